@@ -1,0 +1,116 @@
+// The seam between deciding and computing: what a step is, and who runs it.
+// Knows token ids, slots and blocks. Knows no weights, kernels, text or Python.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ion {
+
+using SeqSlot = int32_t;  // index into the runner's per-sequence state, reused after a leave
+using BlockId = int32_t;  // index of a KV block of `Caps::block_size` tokens
+
+enum RowFlag : uint8_t {
+  kRowSample = 1,          // sample a token after the last position of this row
+  kRowPromptLogprobs = 2,  // report log-probabilities of the prompt tokens computed by this row
+  kRowGrammar = 4,         // a mask is uploaded before sampling
+};
+
+// One sequence's share of a step: positions [start, start + count) are computed and written to KV.
+// Ids of prompt positions come from the join's prompt (or, after preemption, prompt + generated);
+// the id of a decode row is the slot's last sampled id, which the runner keeps.
+struct Row {
+  SeqSlot slot;
+  int32_t start;
+  int32_t count;
+  uint8_t flags;
+};
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy, ties to the lowest id
+  int32_t top_k = 0;         // 0 or >= vocab: off
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;  // counts prompt and generated tokens
+  float presence_penalty = 0.0f;    // counts generated tokens only
+  float frequency_penalty = 0.0f;   // counts generated tokens only
+  uint64_t seed = 0;                // draw = Philox(seed, position)
+  int32_t min_tokens = 0;           // stop ids are masked below this many generated tokens
+  int32_t num_logprobs = -1;        // -1: none; n >= 0: the chosen one and the top n
+  std::vector<int32_t> stop_ids;    // masked while generated < min_tokens
+};
+
+struct Join {
+  SeqSlot slot;
+  SamplingParams sampling;
+  std::vector<int32_t> ids;  // prompt, then tokens generated before a preemption
+  int32_t num_prompt;        // ids[0, num_prompt) is the prompt
+};
+
+struct AppendedBlock {
+  SeqSlot slot;
+  int32_t index;  // position in the slot's block table
+  BlockId block;
+};
+
+struct BlockCopy {
+  BlockId from, to;
+};
+
+// Applied before the rows of the step, in this order: leaves, joins, blocks, copies.
+struct Delta {
+  std::vector<SeqSlot> leaves;
+  std::vector<Join> joins;
+  std::vector<AppendedBlock> blocks;
+  std::vector<BlockCopy> copies;
+};
+
+struct Step {
+  uint64_t epoch = 0;
+  std::vector<Row> rows;
+  Delta delta;
+};
+
+struct TokenLogprob {
+  int32_t id;
+  float logprob;
+};
+
+struct Sampled {
+  SeqSlot slot;
+  int32_t id;
+  bool finite = true;  // false: the row's logits held NaN or infinity; `id` means nothing
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top;  // descending, at most num_logprobs
+};
+
+struct StepResult {
+  uint64_t epoch = 0;
+  std::vector<Sampled> sampled;  // one per row with kRowSample, in row order
+  double seconds = 0.0;          // time spent computing
+  std::string error;             // not empty: the whole step failed
+};
+
+struct Caps {
+  int32_t num_blocks = 0;
+  int32_t block_size = 16;
+  int32_t max_slots = 64;
+  int32_t max_tokens_per_step = 512;
+  int32_t context_length = 0;
+  int32_t vocab_size = 0;
+};
+
+// Computes steps in epoch order. `submit` never blocks; up to 4 epochs may be in flight, then it throws.
+// All calls come from one thread, the engine's.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  virtual const Caps& caps() const = 0;
+  virtual void submit(Step step) = 0;
+  // Takes the oldest finished step, or returns false. `wait` sleeps until one is finished.
+  virtual bool poll(StepResult& result, bool wait) = 0;
+};
+
+}  // namespace ion

@@ -1,0 +1,86 @@
+"""The C++ engine as Python sees it. Built from engine_ext/bindings; no logic there.
+
+Threads: `Engine` runs its loop in a thread of its own and never takes the GIL. `submit`, `abort` and
+`drain` are cheap and thread-safe. `event_fd` becomes readable when `drain` has something.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+def cpu_features() -> list[str]:
+    """Instruction sets found at run time: ["avx2", "fma", "f16c", ...]."""
+
+def gguf_metadata(path: str) -> dict[str, Any]:
+    """Key/value metadata of a GGUF file; strings as str (UTF-8, surrogateescape), arrays as lists.
+
+    Raises ValueError naming the fault for a truncated, corrupt or foreign file.
+    """
+
+class Model:
+    """Weights in the form the runner reads. Loading raises ValueError naming the tensor and the fault."""
+
+    @staticmethod
+    def load_gguf(path: str, numerics: str = "fast", threads: int = 0) -> Model: ...
+    @staticmethod
+    def load_safetensors(
+        paths: Sequence[str], config_json: str, numerics: str = "fast", threads: int = 0
+    ) -> Model: ...
+    @property
+    def config(self) -> dict[str, Any]:
+        """num_layers, hidden_size, num_heads, num_kv_heads, head_dim, vocab_size, context_length, ..."""
+    @property
+    def weight_bytes(self) -> int: ...
+    def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
+        """Teacher-forced logits, float32 [len(tokens), vocab_size]; `chunk` > 0 prefills in pieces. For tests."""
+
+class Engine:
+    """schedule -> run -> commit, in its own thread.
+
+    options: block_size (16), num_blocks or kv_memory_bytes, max_running (64), token_budget (tokens a step,
+    512), context_length (0: the model's), pipeline_depth (1). `token_bytes[i]` is the raw text of token i
+    (empty for special tokens, which never reach the text). `stop_ids` end a sequence and are not text.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        token_bytes: Sequence[bytes],
+        stop_ids: Sequence[int],
+        options: dict[str, Any],
+    ) -> None: ...
+    @property
+    def event_fd(self) -> int: ...
+    def submit(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        seed: int = 0,
+        stop: Sequence[bytes] = (),
+        stop_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
+        min_tokens: int = 0,
+        logprobs: int = -1,
+        priority: int = 0,
+    ) -> int:
+        """Queue a sequence, return its id. Raises ValueError if it can never run (too long, empty)."""
+    def abort(self, sequence: int) -> None:
+        """End a sequence; its blocks are free within a step. Unknown or finished ids are ignored."""
+    def drain(self) -> list[tuple[int, bytes, int, list[tuple[int, float, list[tuple[int, float]]]]]]:
+        """Events since the last call: (sequence, text, flags, logprobs).
+
+        `text` is whole UTF-8 characters, stop strings already held back and removed. `flags`: 0 running,
+        1 stop (eos, stop id or stop string), 2 length, 3 aborted, 4 error; bits 8.. are the number of new
+        tokens this event accounts for (billed tokens). `logprobs`: (token, logprob, [(token, logprob)]).
+        """
+    def stats(self) -> dict[str, float]:
+        """waiting, running, waiting_tokens, blocks_total, blocks_free, blocks_cached, steps, tokens, ..."""
+    def close(self) -> None:
+        """Abort everything, stop the thread, join it."""

@@ -1,0 +1,1 @@
+"""Ways to reach an endpoint. Each provider is one method, `stream`."""

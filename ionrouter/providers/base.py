@@ -1,0 +1,39 @@
+"""The one method every provider has. Implementations translate; they never retry, choose or record."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ionrouter.routing.table import Endpoint
+from ionrouter.schema.events import ProviderEvent
+from ionrouter.schema.request import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """One attempt. `body` is final: fields filtered for this endpoint, without `model` and `stream`."""
+
+    request_id: str
+    kind: Kind
+    endpoint: Endpoint
+    body: Mapping[str, Any]
+    stream: bool  # ask the upstream to stream
+    priority: int = 0  # local engine: higher runs sooner
+    options: Mapping[str, Any] = field(default_factory=dict)  # provider.options of the matched provider
+
+
+class ProviderClient(Protocol):
+    """A connection to one provider.
+
+    `stream` yields Chunk events when `request.stream`, else exactly one Complete (Ion may yield Chunks
+    always). It raises UpstreamError for every fault, with the failure class set, and RequestError never.
+    Closing the iterator early (`aclose`) must cancel the work upstream at once and free what it holds.
+    Connect, first-token and inter-token deadlines are enforced by dispatch around `anext`; a client only
+    sets its transport's connect timeout from `request.endpoint.timeouts`.
+    """
+
+    def stream(self, request: UpstreamRequest) -> AsyncIterator[ProviderEvent]: ...
+
+    async def close(self) -> None: ...

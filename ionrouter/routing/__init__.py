@@ -1,0 +1,1 @@
+"""Where a model could go: routes.yaml -> graph -> immutable table. Knows nothing of live health."""

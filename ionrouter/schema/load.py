@@ -1,0 +1,22 @@
+"""How busy the local engine is: what the router needs to price waiting in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """A snapshot of one loaded (or loading) local model. Rates are tokens/s, None until measured."""
+
+    ready: bool
+    reason: str | None = None  # why not ready: "loading", "failed: ..."
+    waiting_tokens: int = 0  # prompt tokens queued and not yet prefilled
+    running: int = 0
+    waiting: int = 0
+    max_running: int = 1
+    blocks_free: int = 0
+    blocks_total: int = 0
+    prefill_rate: float | None = None
+    decode_rate: float | None = None  # per sequence, at the current batch
+    load_s: float | None = None  # measured time to load, for a cold model

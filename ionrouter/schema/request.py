@@ -1,0 +1,75 @@
+"""One request after validation, as the router sees it. Frozen; `body` is never changed by anyone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["chat", "completions", "embeddings"]
+SortKey = Literal["price", "throughput", "latency", "exacto"]
+
+
+@dataclass(frozen=True, slots=True)
+class PercentileCutoffs:
+    """Cut-offs at percentiles: {"p50": 2.0}. Throughput in tokens/s, latency in seconds."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderPreferences:
+    """OpenRouter's `provider` object, parsed. Names match provider slug, tag or display name, any case."""
+
+    order: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    allow_fallbacks: bool = True
+    require_parameters: bool = False
+    data_collection: Literal["allow", "deny"] = "allow"
+    zdr: bool = False
+    enforce_distillable_text: bool = False
+    quantizations: tuple[str, ...] = ()
+    sort: SortKey | None = None
+    sort_partition: Literal["model", "none"] = "model"
+    max_price: Mapping[str, float] = field(default_factory=dict)  # prompt, completion: USD per million tokens
+    preferred_min_throughput: PercentileCutoffs | None = None
+    preferred_max_latency: PercentileCutoffs | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Our own extension, the request's `ionrouter` object."""
+
+    strategy: str | None = None
+    value_of_time: float | None = None  # USD per second
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """What resolve, select and dispatch read.
+
+    `body` holds the client's JSON with gateway-only names (model, models, provider, plugins, session_id,
+    ionrouter, ...) taken out: what may go upstream. `parameters` are its keys that count as model
+    parameters (temperature, tools, response_format, ...). `prompt_tokens` is an estimate (characters / 4
+    unless a tokenizer counted); `max_tokens` is the caller's cap on new tokens.
+    """
+
+    id: str  # gen-<unix seconds>-<20 alphanumerics>
+    kind: Kind
+    model: str
+    body: Mapping[str, Any]
+    stream: bool = False
+    models: tuple[str, ...] = ()
+    parameters: frozenset[str] = frozenset()
+    input_modalities: frozenset[str] = frozenset({"text"})
+    preferences: ProviderPreferences = field(default_factory=ProviderPreferences)
+    overrides: Overrides = field(default_factory=Overrides)
+    prompt_tokens: int = 0
+    max_tokens: int | None = None
+    service_tier: str | None = None
+    session_id: str | None = None
+    key_id: str | None = None
+    arrived_at: float = 0.0  # monotonic seconds

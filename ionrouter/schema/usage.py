@@ -1,0 +1,32 @@
+"""Tokens of one answer and what they cost. Prompt tokens include cached ones; completion includes reasoning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts in the upstream's own tokenizer."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """USD, from the prices in routes.yaml."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.prompt + self.completion

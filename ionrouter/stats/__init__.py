@@ -1,0 +1,1 @@
+"""Latency sketches per endpoint and their queries."""

@@ -1,0 +1,1 @@
+"""What survives a restart: keys (and, later, budgets, generations, statistics)."""
