@@ -1,0 +1,60 @@
+# serve, test and lint each create what they need: a virtual environment, the compiled engine, the weights.
+# PYTHON chooses the interpreter (3.11 to 3.13); everything else lives in .venv and build/.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+PIP     = $(BIN)/python -m pip --disable-pip-version-check -q
+JOBS   ?= 2
+ENGINE_SOURCES = $(shell find engine_ext -type f -not -path '*/build/*')
+PYTEST_ARGS ?=
+
+.PHONY: serve test lint format build lock bench clean
+
+serve: $(VENV)/.installed
+	$(BIN)/ionrouter serve $(ARGS)
+
+test: $(VENV)/.test-installed tests/clients/node/node_modules/.installed
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+lint: $(VENV)/.test-installed
+	$(BIN)/ruff check ionrouter tests
+	$(BIN)/ruff format --check ionrouter tests
+	$(BIN)/mypy ionrouter
+	$(BIN)/lint-imports
+	find engine_ext tests/engine_ext \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 $(BIN)/clang-format --style=file:engine_ext/.clang-format --dry-run -Werror
+
+format: $(VENV)/.test-installed
+	$(BIN)/ruff check --fix ionrouter tests
+	$(BIN)/ruff format ionrouter tests
+	find engine_ext tests/engine_ext \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 $(BIN)/clang-format --style=file:engine_ext/.clang-format -i
+
+build: $(VENV)/.installed
+
+# Dependencies first and with hashes; then the engine is compiled and the package installed in place.
+$(VENV)/.dependencies: .ci/requirements.lock
+	@command -v c++ >/dev/null || { echo "ionrouter compiles its engine: please install a C++20 compiler (Debian: apt-get install g++)"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r .ci/requirements.lock
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.dependencies pyproject.toml $(ENGINE_SOURCES)
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-deps -e .
+	touch $@
+
+$(VENV)/.test-installed: $(VENV)/.installed
+	$(PIP) install -e '.[test]'
+	touch $@
+
+tests/clients/node/node_modules/.installed: tests/clients/node/package-lock.json
+	@command -v npm >/dev/null || { echo "the client tests need Node.js 20 or newer with npm"; exit 1; }
+	npm ci --prefix tests/clients/node --silent --no-audit --no-fund
+	touch $@
+
+# Re-resolve the pinned dependencies after a change to pyproject.toml (needs uv).
+lock:
+	uv pip compile --universal --generate-hashes --python-version 3.11 --no-header --no-annotate pyproject.toml -o .ci/requirements.lock
+
+clean:
+	rm -rf build $(VENV) tests/clients/node/node_modules
+	find ionrouter -name '_ion*.so' -delete
