@@ -1,0 +1,63 @@
+// A fixed set of workers for short parallel regions. Knows nothing of what it runs.
+//
+// A region cuts [0, n) into fixed chunks (a function of n and the thread count), which the caller and the
+// workers claim one by one. Workers spin for some tens of microseconds after a region, since the next layer's
+// follows at once, and then sleep, so that an idle engine costs nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace ion::kernels {
+
+class ThreadPool {
+ public:
+  // `num_threads` counts the calling thread; 0: one per available CPU (respects affinity). Throws
+  // std::system_error if threads cannot be started.
+  explicit ThreadPool(int num_threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls fn(begin, end) over disjoint pieces of [0, n) and returns when all are done. Regions from several
+  // threads run one after the other. fn must not throw and must not start a region on the same pool.
+  template <typename Fn>
+  void parallel_for(int64_t n, Fn&& fn) {
+    using Bare = std::remove_reference_t<Fn>;
+    run(
+        n, [](void* context, int64_t begin, int64_t end) { (*static_cast<Bare*>(context))(begin, end); },
+        const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+ private:
+  using Body = void (*)(void* context, int64_t begin, int64_t end);
+
+  void run(int64_t n, Body body, void* context);
+  void work();
+  void help(uint32_t region);
+  uint32_t wait_for_region(uint32_t seen);
+
+  std::mutex caller_;  // held for a whole region
+  std::vector<std::thread> workers_;
+
+  // The region in progress; written by the caller before `ticket_` announces it.
+  Body body_ = nullptr;
+  void* context_ = nullptr;
+  int64_t n_ = 0;
+  int64_t num_chunks_ = 0;
+
+  // Region number (high 32 bits) and next chunk (low 32): a late worker cannot claim a chunk of a new region.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int64_t> num_left_{0};  // chunks not finished
+  alignas(64) std::atomic<uint32_t> region_{0};   // what sleepers wait on
+  alignas(64) std::atomic<int32_t> num_sleeping_{0};
+  std::atomic<bool> stopping_{false};
+};
+
+}  // namespace ion::kernels
