@@ -1,0 +1,205 @@
+"""Answers as they leave: whole responses and stream chunks, in the shape the strictest clients accept.
+
+Integer `created`; `system_fingerprint` null in whole answers and absent from chunks; `finish_reason` on
+every chunk; `role` never null; `usage` never null; the model and provider that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Committed, Complete, Finished
+from ionrouter.schema.request import Kind
+from ionrouter.schema.usage import Cost, Usage
+
+OBJECTS: dict[tuple[Kind, bool], str] = {
+    ("chat", False): "chat.completion",
+    ("chat", True): "chat.completion.chunk",
+    ("completions", False): "text_completion",
+    ("completions", True): "text_completion",
+}
+_REASONING_KEYS = ("reasoning", "reasoning_details")
+
+
+@dataclass(slots=True)
+class AnswerFrame:
+    """What every object of one answer repeats, and which choices already said their role."""
+
+    id: str
+    kind: Kind
+    created: int
+    model: str  # until commit the requested one
+    provider: str = ""
+    hides_reasoning: bool = False
+    _greeted: set[int] = field(default_factory=set)
+
+    def commit(self, committed: Committed) -> None:
+        self.model, self.provider = committed.model_id, committed.provider_name
+
+    def chunk(self, chunk: Chunk) -> dict[str, Any]:
+        """One stream chunk, without usage: that goes in a chunk of its own."""
+        body = self._envelope(streaming=True)
+        body["choices"] = [self._chunk_choice(choice) for choice in chunk.choices]
+        if chunk.service_tier is not None:
+            body["service_tier"] = chunk.service_tier
+        return body
+
+    def usage_chunk(self, finished: Finished) -> dict[str, Any]:
+        """The last chunk: no choices, full usage."""
+        return {
+            **self._envelope(streaming=True),
+            "choices": [],
+            "usage": usage_object(finished.usage, finished.cost),
+        }
+
+    def error_chunk(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """The end of a stream that broke: a full envelope, so that strict clients can parse it."""
+        text = {"text": ""} if self.kind == "completions" else {"delta": {"content": ""}}
+        choice = {
+            "index": 0,
+            **text,
+            "finish_reason": "error",
+            "native_finish_reason": None,
+            "logprobs": None,
+        }
+        return {**self._envelope(streaming=True), "error": dict(error), "choices": [choice]}
+
+    def whole(self, complete: Complete, finished: Finished) -> dict[str, Any]:
+        """A whole answer."""
+        body = self._envelope(streaming=False)
+        body["choices"] = [self._choice(choice) for choice in complete.choices]
+        body["system_fingerprint"] = None
+        body["usage"] = usage_object(finished.usage, finished.cost)
+        if complete.service_tier is not None:
+            body["service_tier"] = complete.service_tier
+        return body
+
+    def _envelope(self, *, streaming: bool) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "provider": self.provider,
+            "model": self.model,
+            "object": OBJECTS[self.kind, streaming],
+            "created": self.created,
+        }
+
+    def _chunk_choice(self, choice: ChoiceDelta) -> dict[str, Any]:
+        delta = {k: v for k, v in choice.delta.items() if not (k == "role" and v is None)}
+        if self.kind == "completions":
+            return {"index": choice.index, "text": delta.get("text") or "", **_ending(choice)}
+        if choice.index not in self._greeted:
+            self._greeted.add(choice.index)
+            delta = {"role": "assistant", "content": "", **delta}
+        return {"index": choice.index, "delta": self._shown(delta), **_ending(choice)}
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        if self.kind == "completions":
+            return {"index": choice.index, "text": choice.message.get("text") or "", **_ending(choice)}
+        message = {"content": None, "refusal": None, "reasoning": None, **choice.message, "role": "assistant"}
+        return {"index": choice.index, **_ending(choice), "message": self._shown(message)}
+
+    def _shown(self, part: dict[str, Any]) -> dict[str, Any]:
+        if not self.hides_reasoning:
+            return part
+        return {key: value for key, value in part.items() if key not in _REASONING_KEYS}
+
+
+def _ending(choice: Choice | ChoiceDelta) -> dict[str, Any]:
+    return {
+        "finish_reason": choice.finish_reason,
+        "native_finish_reason": choice.native_finish_reason or choice.finish_reason,
+        "logprobs": choice.logprobs,
+    }
+
+
+def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
+    """Usage with cost in USD; every sub-object complete, because clients require whole ones."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "cost": cost.total,
+        "is_byok": False,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+            "audio_tokens": 0,
+            "video_tokens": 0,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "audio_tokens": 0,
+            "image_tokens": 0,
+        },
+        "cost_details": {
+            "upstream_inference_cost": None,
+            "upstream_inference_prompt_cost": cost.prompt,
+            "upstream_inference_completions_cost": cost.completion,
+        },
+    }
+
+
+def gathered(chunks: Iterable[Chunk]) -> Complete:
+    """Join a stream into the whole answer it amounts to (for engines that always stream)."""
+    choices: dict[int, _Gathering] = {}
+    tier: str | None = None
+    for chunk in chunks:
+        tier = chunk.service_tier or tier
+        for choice in chunk.choices:
+            choices.setdefault(choice.index, _Gathering()).add(choice)
+    return Complete(tuple(choices[i].choice(i) for i in sorted(choices)), service_tier=tier)
+
+
+@dataclass(slots=True)
+class _Gathering:
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    lists: dict[str, list[Any]] = field(default_factory=dict)
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    logprobs: dict[str, list[Any]] = field(default_factory=dict)
+    finish: ChoiceDelta | None = None
+
+    def add(self, choice: ChoiceDelta) -> None:
+        for key, value in choice.delta.items():
+            if key == "tool_calls":
+                self._add_calls(value or ())
+            elif isinstance(value, str):
+                self.texts.setdefault(key, []).append(value)
+            elif isinstance(value, list):
+                self.lists.setdefault(key, []).extend(value)
+            elif value is not None:
+                self.others[key] = value
+        for key, value in (choice.logprobs or {}).items():
+            self.logprobs.setdefault(key, []).extend(value or ())
+        if choice.finish_reason is not None:
+            self.finish = choice
+
+    def _add_calls(self, calls: Iterable[Mapping[str, Any]]) -> None:
+        for part in calls:
+            call = self.calls.setdefault(
+                part.get("index", 0),
+                {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
+            )
+            call["id"] = part.get("id") or call["id"]
+            function = part.get("function") or {}
+            call["function"]["name"] = function.get("name") or call["function"]["name"]
+            call["function"]["arguments"] += function.get("arguments") or ""
+
+    def choice(self, index: int) -> Choice:
+        message: dict[str, Any] = {
+            **self.others,
+            **{k: "".join(v) for k, v in self.texts.items()},
+            **self.lists,
+        }
+        if self.calls:
+            message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
+            message["content"] = message.get("content") or None
+        return Choice(
+            index,
+            message,
+            self.finish.finish_reason if self.finish else None,
+            self.finish.native_finish_reason if self.finish else None,
+            dict(self.logprobs) or None,
+        )

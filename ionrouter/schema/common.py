@@ -1,0 +1,191 @@
+"""The fields that every text request shares: sampling, routing, bookkeeping. Checks types and ranges only.
+
+Unknown top-level fields are tolerated. null means absent; an explicit 0 is a value.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+
+from ionrouter.errors import RequestError
+from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
+from ionrouter.schema.preferences import IonrouterObject, ProviderObject
+from ionrouter.schema.request import InferenceRequest, Kind, Overrides, ProviderPreferences
+
+MAX_MODELS = 16  # attempts are bounded elsewhere; this bounds the work of resolving
+CHARACTERS_PER_TOKEN = 4
+
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Penalty = Annotated[Number, Field(ge=-2, le=2)]
+Unit = Annotated[Number, Field(ge=0, le=1)]
+Twofold = Annotated[Number, Field(ge=0, le=2)]
+Bias = Annotated[Number, Field(ge=-100, le=100)]
+PositiveInt = Annotated[StrictInt, Field(ge=1)]
+ModelName = Annotated[StrictStr, Field(min_length=1, max_length=512)]
+Effort = Literal["max", "xhigh", "high", "medium", "low", "minimal", "none"]
+Stop = Annotated[list[StrictStr], Field(max_length=16)]
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    include_usage: StrictBool | None = None
+
+
+class Plugin(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    id: StrictStr
+    enabled: StrictBool | None = None
+
+    @model_validator(mode="after")
+    def _supported(self) -> Plugin:
+        if self.enabled is not False:
+            raise ValueError(f"plugin '{self.id}' is not supported")
+        return self
+
+
+class Reasoning(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    effort: Effort | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
+    exclude: StrictBool | None = None
+    enabled: StrictBool | None = None
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> Reasoning:
+        if self.effort is not None and self.max_tokens is not None:
+            raise ValueError("give effort or max_tokens, not both")
+        return self
+
+
+class TextRequest(BaseModel):
+    """What chat and completions have in common."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    model: ModelName | None = None
+    models: Annotated[list[ModelName], Field(max_length=MAX_MODELS)] | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: PositiveInt | None = None
+    max_completion_tokens: PositiveInt | None = None
+    temperature: Twofold | None = None
+    top_p: Unit | None = None
+    top_k: Annotated[StrictInt, Field(ge=0)] | None = None
+    min_p: Unit | None = None
+    top_a: Unit | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0, le=2)] | None = None
+    seed: StrictInt | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
+    logit_bias: dict[str, Bias] | None = None
+    stop: StrictStr | Stop | None = None
+    reasoning: Reasoning | None = None
+    reasoning_effort: Effort | None = None
+    include_reasoning: StrictBool | None = None
+    provider: ProviderObject | None = None
+    route: Literal["fallback", "sort"] | None = None
+    transforms: list[StrictStr] | None = None
+    plugins: list[Plugin] | None = None
+    preset: StrictStr | None = None
+    session_id: Annotated[StrictStr, Field(max_length=256)] | None = None
+    prompt_cache_key: StrictStr | None = None
+    user: StrictStr | None = None
+    metadata: dict[str, Any] | None = None
+    trace: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+    service_tier: StrictStr | None = None
+    ionrouter: IonrouterObject | None = None
+
+    @model_validator(mode="after")
+    def _one_effort(self) -> TextRequest:
+        effort = self.reasoning.effort if self.reasoning else None
+        if effort is not None and self.reasoning_effort is not None and effort != self.reasoning_effort:
+            raise ValueError(
+                f"reasoning_effort '{self.reasoning_effort}' contradicts reasoning.effort '{effort}'"
+            )
+        return self
+
+    def to_request(
+        self,
+        body: Mapping[str, Any],
+        *,
+        kind: Kind,
+        request_id: str,
+        characters: int,
+        modalities: frozenset[str],
+        session_id: str | None,
+        key_id: str | None,
+        arrived_at: float,
+    ) -> InferenceRequest:
+        """Freeze: gateway-only names out of `body` (the JSON this model was made of), the rest as it came."""
+        model, *others = self._wanted_models()
+        upstream = _upstream_body(
+            body, exclude_reasoning=self.include_reasoning is False and not self.reasoning
+        )
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return InferenceRequest(
+            id=request_id,
+            kind=kind,
+            model=model,
+            models=tuple(others),
+            body=upstream,
+            stream=self.stream is True,
+            parameters=frozenset(upstream.keys() & MODEL_PARAMETERS),
+            input_modalities=modalities,
+            preferences=self._preferences(),
+            overrides=self.ionrouter.overrides() if self.ionrouter else Overrides(),
+            prompt_tokens=-(-characters // CHARACTERS_PER_TOKEN),
+            max_tokens=limit,
+            service_tier=self.service_tier,
+            session_id=self.session_id or session_id or self.prompt_cache_key,
+            key_id=key_id,
+            arrived_at=arrived_at,
+            gateway_fields={k: v for k, v in body.items() if k in GATEWAY_FIELDS and v is not None},
+        )
+
+    def _wanted_models(self) -> list[str]:
+        wanted = [name for name in (self.model, *(self.models or ())) if name is not None]
+        if not wanted:
+            raise RequestError("model: is required", param="model")
+        return list(dict.fromkeys(wanted))  # a name given twice is tried once
+
+    def _preferences(self) -> ProviderPreferences:
+        return (self.provider or ProviderObject()).preferences(self.route)
+
+    @property
+    def hides_reasoning(self) -> bool:
+        if self.reasoning is not None and self.reasoning.exclude is not None:
+            return self.reasoning.exclude
+        return self.include_reasoning is False
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Legacy fields that are accepted and have no effect here."""
+        return ("transforms",) if self.transforms else ()
+
+
+def _upstream_body(body: Mapping[str, Any], *, exclude_reasoning: bool) -> dict[str, Any]:
+    kept = {name: value for name, value in body.items() if name not in GATEWAY_FIELDS and value is not None}
+    if exclude_reasoning:
+        kept["reasoning"] = {"exclude": True}
+    return kept
+
+
+_ALPHABET = string.ascii_letters + string.digits
+_SYSTEM_RANDOM = random.SystemRandom()
+
+
+def new_generation_id(now: float) -> str:
+    """Make `gen-<unix seconds>-<20 alphanumerics>`; `now` is wall clock seconds."""
+    return f"gen-{int(now)}-{''.join(_SYSTEM_RANDOM.choices(_ALPHABET, k=20))}"
+
+
+GENERATION_ID = re.compile(r"gen-\d+-[A-Za-z0-9]{20}")

@@ -1,0 +1,103 @@
+"""What a running server is told from outside: IONROUTER_* variables, overridden by the command line.
+
+Says how this process listens, logs, stores and stops. What to serve is in routes.yaml.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from ionrouter.errors import ConfigError, Problem
+
+MIB = 1024 * 1024
+
+
+def _xdg(variable: str, fallback: str) -> Path:
+    root = os.environ.get(variable, "")
+    # The XDG base directory specification: a relative path is invalid and is ignored.
+    return (Path(root) if os.path.isabs(root) else Path.home() / fallback) / "ionrouter"
+
+
+class Settings(BaseSettings):
+    """Every IONROUTER_* setting; lists are comma-separated."""
+
+    model_config = SettingsConfigDict(env_prefix="IONROUTER_", extra="ignore")
+
+    config: Path | None = Field(None, description="routes.yaml; default: ./routes.yaml, else the shipped one")
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    no_auth: bool = Field(False, description="serve everybody who can reach a non-loopback address")
+    require_keys: bool = Field(False, description="ask for keys on loopback too")
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="further Host names to answer while keys are off; * answers all"
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="web origins that may call; * allows all"
+    )
+    state_dir: Path = Field(
+        default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"), description="keys and statistics"
+    )
+    cache_dir: Path = Field(
+        default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"),
+        description="weights and other re-fetchables",
+    )
+    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    max_body_bytes: int = Field(64 * MIB, ge=1024, description="largest request body")
+    heartbeat_interval_s: float = Field(
+        10.0, gt=0, description="silence on a stream before a comment is sent"
+    )
+    drain_delay_s: float = Field(5.0, ge=0, description="after SIGTERM: listening on, readiness 503")
+    drain_timeout_s: float = Field(30.0, ge=0, description="then: time for requests in flight")
+    stats_window_s: float = Field(1800.0, gt=0, description="window of published latency and throughput")
+    max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
+
+    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return (
+            tuple(part.strip() for part in value.split(",") if part.strip())
+            if isinstance(value, str)
+            else value
+        )
+
+    @property
+    def database_path(self) -> Path:
+        return self.state_dir / "ionrouter.db"
+
+    @property
+    def management_key_path(self) -> Path:
+        return self.state_dir / "management.key"
+
+    @property
+    def config_path(self) -> Path:
+        """The routes.yaml in effect: the one given, the working folder's, or the shipped one."""
+        if self.config is not None:
+            return self.config
+        here = Path("routes.yaml")
+        return here if here.exists() else shipped_routes()
+
+
+def shipped_routes() -> Path:
+    """Where the shipped routes.yaml lies: inside an installed package, or at the top of a checkout."""
+    packaged = Path(__file__).with_name("routes.yaml")
+    return packaged if packaged.exists() else Path(__file__).parents[1] / "routes.yaml"
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read the environment; `overrides` that are not None win. Raises ConfigError naming each variable."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise ConfigError([_problem(dict(e)) for e in error.errors()]) from None
+
+
+def _problem(error: dict[str, Any]) -> Problem:
+    name = ".".join(str(part) for part in error["loc"])
+    return Problem(f"IONROUTER_{name.upper()}", f"{error['msg']}, got {error['input']!r}")
