@@ -73,3 +73,6 @@ class InferenceRequest:
     session_id: str | None = None
     key_id: str | None = None
     arrived_at: float = 0.0  # monotonic seconds
+    gateway_fields: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # raw values of the names taken out of `body`
