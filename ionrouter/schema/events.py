@@ -9,9 +9,10 @@ then `Finished`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from ionrouter.errors import FailureClass
+from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Cost, Usage
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -98,6 +99,7 @@ class AttemptRecord:
     usage: Usage | None = None
     cost: Cost = field(default_factory=Cost)
     max_gap_s: float | None = None  # largest gap between tokens
+    is_usage_estimated: bool = False  # the upstream reported none: characters / 4
 
     @property
     def ok(self) -> bool:
@@ -124,6 +126,38 @@ class Finished:
     cost: Cost
     attempts: tuple[AttemptRecord, ...]
     ttft_s: float | None  # arrival to commit, fallbacks included
+    is_usage_estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request from arrival to its end, however it ended; `status` 499 when the client left."""
+
+    id: str
+    kind: Kind
+    requested_model: str
+    stream: bool
+    started_at: float  # wall clock, seconds since the epoch
+    duration_s: float
+    status: int  # what the client saw, or would have seen had the headers not gone out yet
+    attempts: tuple[AttemptRecord, ...] = ()
+    served_model: str | None = None  # None: nothing was committed
+    served_endpoint: str | None = None
+    served_provider: str | None = None
+    is_cancelled: bool = False
+    ttft_s: float | None = None  # arrival to commit, fallbacks included
+    usage: Usage = field(default_factory=Usage)  # of the answer; failed attempts keep their own
+    cost: Cost = field(default_factory=Cost)  # of all attempts together
+    is_usage_estimated: bool = False
+    key_id: str | None = None
+    session_id: str | None = None
+    error: str | None = None
+
+
+class Observer(Protocol):
+    """Hears of every request once, at its end. Must not block; what it raises is logged and dropped."""
+
+    def observe(self, record: RequestRecord) -> None: ...
 
 
 ProviderEvent = Chunk | Complete
