@@ -1,0 +1,55 @@
+// mmap of a whole file.
+#include "models/file_map.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "models/weight_error.h"
+
+namespace ion {
+namespace {
+
+// Closes on every way out; the mapping outlives the descriptor.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+};
+
+[[noreturn]] void fail(const std::string& path, const char* verb) {
+  const int code = errno;
+  throw WeightError("cannot " + std::string(verb) + " " + quoted(path) + ": " + std::strerror(code));
+}
+
+}  // namespace
+
+FileMap::FileMap(const std::string& path) : path_(path) {
+  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail(path, "open");
+  struct stat info {};
+  if (fstat(file.fd, &info) != 0) fail(path, "stat");
+  if (!S_ISREG(info.st_mode)) throw WeightError(quoted(path) + " is not a regular file");
+  if (info.st_size == 0) return;  // an empty mapping is an error to mmap, not to us
+  size_ = static_cast<size_t>(info.st_size);
+  void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (mapped == MAP_FAILED) fail(path, "map");
+  data_ = static_cast<const std::byte*>(mapped);
+}
+
+FileMap::~FileMap() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+FileMap::FileMap(FileMap&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+}  // namespace ion

@@ -1,0 +1,77 @@
+// Anonymous mappings, huge pages where the system gives them: a decode step reads every weight once, so page
+// walks are a visible part of it.
+#include "models/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "models/weight_error.h"
+
+namespace ion {
+namespace {
+
+constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+
+// The number in a one-line file; kUnknown for "max", an absent file or a foreign one.
+int64_t number_in(const char* path) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  return file >> value ? value : kUnknown;
+}
+
+// MemAvailable counts what the page cache would give back; free pages alone would be far too pessimistic.
+int64_t machine_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page_bytes > 0 ? pages * page_bytes : kUnknown;
+}
+
+int64_t control_group_bytes() {
+  const int64_t limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
+  return limit == kUnknown || used == kUnknown ? kUnknown : std::max<int64_t>(0, limit - used);
+}
+
+}  // namespace
+
+int64_t available_memory_bytes() { return std::min(machine_bytes(), control_group_bytes()); }
+
+Memory::Memory(int64_t num_bytes, const std::string& what) : num_bytes_(num_bytes) {
+  if (num_bytes == 0) return;
+  const int64_t available = available_memory_bytes();
+  void* mapped = MAP_FAILED;
+  if (num_bytes <= available) {
+    mapped = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  if (mapped == MAP_FAILED) {
+    throw WeightError("too little memory for " + what + ": " + std::to_string(num_bytes) + " bytes needed, " +
+                      std::to_string(available) + " available");
+  }
+#ifdef MADV_HUGEPAGE
+  madvise(mapped, num_bytes, MADV_HUGEPAGE);  // a hint; refusal changes nothing but speed
+#endif
+  data_ = static_cast<std::byte*>(mapped);
+}
+
+Memory::~Memory() {
+  if (data_ != nullptr) munmap(data_, num_bytes_);
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(num_bytes_, other.num_bytes_);
+  return *this;
+}
+
+}  // namespace ion

@@ -1,0 +1,259 @@
+// Two sources of a ModelConfig, GGUF metadata and config.json, read through one checked view of named values.
+#include "models/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numbers>
+#include <optional>
+
+#include "models/weight_error.h"
+
+namespace ion {
+namespace {
+
+constexpr int32_t kMaxSize = 1 << 24;  // no dimension of a real decoder is near it; products stay in int64
+
+// One row per family. Adding a family that differs only in biases or q/k norms is a row here: those weights
+// are taken where the file has them.
+struct Architecture {
+  std::string_view gguf_name;
+  std::string_view json_name;  // config.json's model_type
+  bool is_gguf_qk_interleaved;
+};
+
+constexpr Architecture kArchitectures[] = {
+    {"llama", "llama", true},
+};
+
+using Scalar = std::variant<bool, int64_t, double, std::string>;
+
+std::string known_architectures() {
+  std::string out;
+  for (const Architecture& known : kArchitectures) out += (out.empty() ? "" : ", ") + std::string(known.gguf_name);
+  return out;
+}
+
+const Architecture& find_architecture(std::string_view name, std::string_view Architecture::* field) {
+  for (const Architecture& known : kArchitectures) {
+    if (known.*field == name) return known;
+  }
+  throw WeightError("architecture " + quoted(name) + " is not supported (supported: " + known_architectures() + ")");
+}
+
+// Named values with range checks. `find` returns nothing for an absent key and a non-scalar alike.
+class Fields {
+ public:
+  using Find = std::function<std::optional<Scalar>(const std::string& key)>;
+  explicit Fields(Find find) : find_(std::move(find)) {}
+
+  bool has(const std::string& key) const { return find_(key).has_value(); }
+
+  int32_t size(const std::string& key, std::optional<int32_t> fallback = {}, int32_t min = 1) const {
+    const auto found = find_(key);
+    if (!found && fallback) return *fallback;
+    if (!found) missing(key);
+    const auto* value = std::get_if<int64_t>(&*found);
+    if (value == nullptr) throw WeightError(quoted(key) + " is not a whole number");
+    if (*value < min || *value > kMaxSize) {
+      throw WeightError(quoted(key) + " is " + std::to_string(*value) + ", outside [" + std::to_string(min) +
+                        ", " + std::to_string(kMaxSize) + "]");
+    }
+    return static_cast<int32_t>(*value);
+  }
+
+  double real(const std::string& key, std::optional<double> fallback = {}) const {
+    const auto found = find_(key);
+    if (!found && fallback) return *fallback;
+    if (!found) missing(key);
+    const auto* whole = std::get_if<int64_t>(&*found);
+    const auto* value = std::get_if<double>(&*found);
+    if (whole == nullptr && value == nullptr) throw WeightError(quoted(key) + " is not a number");
+    const double out = whole != nullptr ? static_cast<double>(*whole) : *value;
+    if (!(out > 0) || !std::isfinite(out)) throw WeightError(quoted(key) + " is not positive and finite");
+    return out;
+  }
+
+  std::string text(const std::string& key, const std::string& fallback) const {
+    const auto found = find_(key);
+    if (!found) return fallback;
+    const auto* value = std::get_if<std::string>(&*found);
+    if (value == nullptr) throw WeightError(quoted(key) + " is not a string");
+    return *value;
+  }
+
+  bool is_true(const std::string& key) const {
+    const auto found = find_(key);
+    const auto* value = found ? std::get_if<bool>(&*found) : nullptr;
+    return value != nullptr && *value;
+  }
+
+ private:
+  [[noreturn]] static void missing(const std::string& key) {
+    throw WeightError("the model's metadata has no " + quoted(key));
+  }
+
+  Find find_;
+};
+
+std::optional<Scalar> gguf_scalar(const GgufFile& file, const std::string& key) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) return {};
+  return std::visit(
+      [](const auto& value) -> std::optional<Scalar> {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, GgufArray>) return {};
+        if constexpr (std::is_same_v<T, std::string_view>) return std::string(value);
+        if constexpr (std::is_same_v<T, uint64_t>) {
+          if (value > INT64_MAX) return static_cast<double>(value);
+          return static_cast<int64_t>(value);
+        }
+        if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, uint64_t>) return Scalar(value);
+        return {};
+      },
+      found->second);
+}
+
+std::optional<Scalar> json_scalar(const JsonObject& object, const std::string& key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return {};
+  const auto& value = found->second.value;
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag;
+  if (const auto* whole = std::get_if<int64_t>(&value)) return *whole;
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  return {};
+}
+
+void check(const ModelConfig& config) {
+  if (config.num_heads % config.num_kv_heads != 0) {
+    throw WeightError(std::to_string(config.num_heads) + " query heads cannot share " +
+                      std::to_string(config.num_kv_heads) + " key/value heads evenly");
+  }
+  if (config.head_dim % 2 != 0) throw WeightError("head size " + std::to_string(config.head_dim) + " is odd");
+}
+
+int32_t default_head_dim(const ModelConfig& config) {
+  if (config.hidden_size % config.num_heads != 0) {
+    throw WeightError("hidden size " + std::to_string(config.hidden_size) + " is not a multiple of " +
+                      std::to_string(config.num_heads) + " heads, and no head size is given");
+  }
+  return config.hidden_size / config.num_heads;
+}
+
+// Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, a ramp between.
+// Source: the reference code published with Llama 3.1 (apply_scaling).
+std::vector<double> llama3_divisors(const ModelConfig& config, const Fields& rope) {
+  const double factor = rope.real("factor"), low = rope.real("low_freq_factor"), high = rope.real("high_freq_factor");
+  const double original = rope.real("original_max_position_embeddings");
+  if (high <= low) throw WeightError("rope scaling: high_freq_factor is not above low_freq_factor");
+  std::vector<double> out;
+  for (double frequency : rope_frequencies(config)) {
+    const double turns = original * frequency / (2 * std::numbers::pi);  // over the original context
+    const double keep = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    out.push_back(1.0 / ((1 - keep) / factor + keep));
+  }
+  return out;
+}
+
+void read_json_rope(ModelConfig& config, const JsonObject& root, const Fields& top) {
+  config.rope_theta = top.real("rope_theta", 10000.0);
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const auto found = root.find(key);
+    if (found == root.end() || found->second.object() == nullptr) continue;
+    const JsonObject& object = *found->second.object();
+    const Fields rope([&](const std::string& name) { return json_scalar(object, name); });
+    config.rope_theta = rope.real("rope_theta", config.rope_theta);
+    const std::string type = rope.text("rope_type", rope.text("type", "default"));
+    if (type == "llama3") {
+      config.rope_divisors = llama3_divisors(config, rope);
+    } else if (type == "linear") {
+      config.rope_divisors.assign(config.head_dim / 2, rope.real("factor"));
+    } else if (type != "default") {
+      throw WeightError("rope type " + quoted(type) + " is not supported (supported: default, linear, llama3)");
+    }
+    return;
+  }
+}
+
+void read_gguf_rope(ModelConfig& config, const std::string& prefix, const Fields& fields) {
+  config.rope_theta = fields.real(prefix + "rope.freq_base", 10000.0);
+  const int32_t rotated = fields.size(prefix + "rope.dimension_count", config.head_dim);
+  if (rotated != config.head_dim) {
+    throw WeightError(quoted(prefix + "rope.dimension_count") + " is " + std::to_string(rotated) +
+                      ": rotating part of a head of " + std::to_string(config.head_dim) + " is not supported");
+  }
+  const std::string type = fields.text(prefix + "rope.scaling.type", "none");
+  if (type == "linear") {
+    config.rope_divisors.assign(config.head_dim / 2, fields.real(prefix + "rope.scaling.factor"));
+  } else if (type != "none") {
+    throw WeightError("rope type " + quoted(type) + " is not supported (supported: none, linear, and factors in "
+                      "rope_freqs.weight)");
+  }
+}
+
+}  // namespace
+
+ModelConfig config_from_gguf(const GgufFile& file) {
+  const Fields fields([&](const std::string& key) { return gguf_scalar(file, key); });
+  if (!fields.has("general.architecture")) throw WeightError("the file names no 'general.architecture'");
+  ModelConfig config;
+  config.architecture = fields.text("general.architecture", "");
+  const Architecture& known = find_architecture(config.architecture, &Architecture::gguf_name);
+  config.is_qk_interleaved = known.is_gguf_qk_interleaved;
+  const std::string prefix = config.architecture + ".";
+  if (fields.size(prefix + "expert_count", 0, 0) > 0) throw WeightError("mixtures of experts are not supported");
+  config.num_layers = fields.size(prefix + "block_count");
+  config.hidden_size = fields.size(prefix + "embedding_length");
+  config.ffn_size = fields.size(prefix + "feed_forward_length");
+  config.num_heads = fields.size(prefix + "attention.head_count");
+  config.num_kv_heads = fields.size(prefix + "attention.head_count_kv", config.num_heads);
+  config.context_length = fields.size(prefix + "context_length");
+  config.vocab_size = fields.size(prefix + "vocab_size", 0);
+  config.rms_eps = static_cast<float>(fields.real(prefix + "attention.layer_norm_rms_epsilon"));
+  config.head_dim = fields.has(prefix + "attention.key_length") ? fields.size(prefix + "attention.key_length")
+                                                                : default_head_dim(config);
+  if (fields.size(prefix + "attention.value_length", config.head_dim) != config.head_dim) {
+    throw WeightError("keys and values of different sizes are not supported");
+  }
+  read_gguf_rope(config, prefix, fields);
+  check(config);
+  return config;
+}
+
+ModelConfig config_from_json(const Json& json) {
+  if (json.object() == nullptr) throw WeightError("config.json is not an object");
+  const JsonObject& root = *json.object();
+  const Fields fields([&](const std::string& key) { return json_scalar(root, key); });
+  ModelConfig config;
+  config.architecture = find_architecture(fields.text("model_type", ""), &Architecture::json_name).gguf_name;
+  if (root.contains("quantization_config")) throw WeightError("quantised safetensors are not supported");
+  if (const std::string act = fields.text("hidden_act", "silu"); act != "silu") {
+    throw WeightError("hidden_act " + quoted(act) + " is not supported (supported: silu)");
+  }
+  config.num_layers = fields.size("num_hidden_layers");
+  config.hidden_size = fields.size("hidden_size");
+  config.ffn_size = fields.size("intermediate_size");
+  config.num_heads = fields.size("num_attention_heads");
+  config.num_kv_heads = fields.size("num_key_value_heads", config.num_heads);
+  config.context_length = fields.size("max_position_embeddings");
+  config.vocab_size = fields.size("vocab_size");
+  config.rms_eps = static_cast<float>(fields.real("rms_norm_eps"));
+  config.head_dim = fields.has("head_dim") ? fields.size("head_dim") : default_head_dim(config);
+  config.is_head_tied = fields.is_true("tie_word_embeddings");
+  read_json_rope(config, root, fields);
+  check(config);
+  return config;
+}
+
+std::vector<double> rope_frequencies(const ModelConfig& config) {
+  std::vector<double> out(config.head_dim / 2);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / config.head_dim);
+    if (!config.rope_divisors.empty()) out[i] /= config.rope_divisors[i];
+  }
+  return out;
+}
+
+}  // namespace ion

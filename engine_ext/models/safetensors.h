@@ -1,0 +1,26 @@
+// Safetensors files, one or several shards: where the tensors lie. Knows the container only.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/file_map.h"
+#include "models/tensor.h"
+
+namespace ion {
+
+// Types of the format that we read are F32, F16 and BF16; others are listed without `type` and refused by name
+// when something asks for them. Throws WeightError as GgufFile does.
+class SafetensorsFiles {
+ public:
+  explicit SafetensorsFiles(std::span<const std::string> paths);
+
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<FileMap> files_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace ion

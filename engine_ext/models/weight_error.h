@@ -1,0 +1,19 @@
+// What is wrong with a model's files, said once for all readers. Knows no format.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace ion {
+
+// Python sees it as ValueError. The message names the file's part (key, tensor, offset) and the fault.
+class WeightError : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+// Text from a foreign file, safe to put in a message: bytes outside printable ASCII become \xNN, cut at 96.
+std::string quoted(std::string_view text);
+
+}  // namespace ion
