@@ -1,0 +1,135 @@
+"""Prometheus metrics in a registry of their own. Observes finished requests and reads gauges at scrape time.
+
+Labels are ids from routes.yaml and fixed words only: nothing a client sends can add a time series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ionrouter.schema.events import AttemptRecord, RequestRecord
+from ionrouter.schema.load import EngineLoad
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Seconds: local models answer in tens of milliseconds, long answers take minutes.
+FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)
+TOTAL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+
+EngineLoads = Callable[[], Mapping[str, EngineLoad]]  # endpoint id -> load
+
+
+class Metrics:
+    """Everything /metrics shows. An observer of the router."""
+
+    def __init__(self, engine_loads: EngineLoads = dict) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "ionrouter_requests",
+            "Requests by kind, serving model and endpoint (empty: none served), streaming, and status.",
+            ["kind", "model", "endpoint", "stream", "status"],
+            registry=self.registry,
+        )
+        self._attempts = Counter(
+            "ionrouter_attempts",
+            "Tries at endpoints; failure is empty for a success, else the failure class.",
+            ["endpoint", "failure", "stage"],
+            registry=self.registry,
+        )
+        self._first_token = Histogram(
+            "ionrouter_first_token_seconds",
+            "From the start of an attempt to its first usable event.",
+            ["endpoint"],
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self._total = Histogram(
+            "ionrouter_request_seconds",
+            "From a request's arrival to its end.",
+            ["endpoint", "stream"],
+            buckets=TOTAL_BUCKETS,
+            registry=self.registry,
+        )
+        self._tokens = Counter(
+            "ionrouter_tokens",
+            "Tokens by endpoint and direction; cached and reasoning are parts of prompt and completion.",
+            ["endpoint", "direction"],
+            registry=self.registry,
+        )
+        self._cost = Counter(
+            "ionrouter_cost_usd",
+            "US dollars by endpoint, all attempts.",
+            ["endpoint"],
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "ionrouter_requests_in_flight", "Requests being served.", registry=self.registry
+        )
+        self.registry.register(_EngineCollector(engine_loads))
+
+    def observe(self, record: RequestRecord) -> None:
+        """Count one finished request and its attempts."""
+        endpoint, stream = record.served_endpoint or "", str(record.stream).lower()
+        model = record.served_model or ""
+        self._requests.labels(record.kind, model, endpoint, stream, str(record.status)).inc()
+        self._total.labels(endpoint, stream).observe(record.duration_s)
+        for attempt in record.attempts:
+            self._observe_attempt(attempt)
+
+    def _observe_attempt(self, attempt: AttemptRecord) -> None:
+        failure = attempt.failure.value if attempt.failure else ""
+        stage = "after_commit" if attempt.after_commit else "before_commit"
+        self._attempts.labels(attempt.endpoint_id, failure, stage if failure else "").inc()
+        self._cost.labels(attempt.endpoint_id).inc(max(attempt.cost.total, 0.0))
+        if attempt.ttft_s is not None:
+            self._first_token.labels(attempt.endpoint_id).observe(attempt.ttft_s)
+        if attempt.usage is None:
+            return
+        for direction, count in (
+            ("prompt", attempt.usage.prompt_tokens),
+            ("completion", attempt.usage.completion_tokens),
+            ("cached", attempt.usage.cached_tokens),
+            ("reasoning", attempt.usage.reasoning_tokens),
+        ):
+            self._tokens.labels(attempt.endpoint_id, direction).inc(count)
+
+    def render(self) -> bytes:
+        """The text exposition format, version 0.0.4."""
+        return generate_latest(self.registry)
+
+
+class _EngineCollector(Collector):
+    """Reads the local engine's queue and blocks when scraped, so that no value can be stale."""
+
+    GAUGES: tuple[tuple[str, str, Callable[[EngineLoad], float]], ...] = (
+        ("ready", "1 when the model is loaded.", lambda load: float(load.ready)),
+        ("running", "Sequences being computed.", lambda load: load.running),
+        ("waiting", "Sequences queued.", lambda load: load.waiting),
+        ("waiting_tokens", "Prompt tokens queued and not yet prefilled.", lambda load: load.waiting_tokens),
+        ("blocks_free", "KV blocks free.", lambda load: load.blocks_free),
+        ("blocks_total", "KV blocks in all.", lambda load: load.blocks_total),
+        ("prefill_rate", "Measured prompt tokens per second.", lambda load: load.prefill_rate or 0.0),
+        ("decode_rate", "Measured tokens per second and sequence.", lambda load: load.decode_rate or 0.0),
+    )
+
+    def __init__(self, loads: EngineLoads) -> None:
+        self._loads = loads
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return [self._family(name, text) for name, text, _ in self.GAUGES]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        loads = self._loads()
+        for name, text, read in self.GAUGES:
+            family = self._family(name, text)
+            for endpoint, load in loads.items():
+                family.add_metric([endpoint], read(load))
+            yield family
+
+    @staticmethod
+    def _family(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"ionrouter_engine_{name}", text, labels=["endpoint"])

@@ -1,0 +1,134 @@
+"""Keys: kept as digests, seen across processes, never written by a look-up."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ionrouter.errors import ConfigError, RequestError
+from ionrouter.store.database import MIGRATIONS, open_database
+from ionrouter.store.keys import KEY_PATTERN, KeyStore, ensure_management_key, hash_of
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "ionrouter.db"
+
+
+def test_a_key_is_shown_once_and_kept_as_a_digest(path: Path) -> None:
+    store = KeyStore.open(path)
+    plain, key = store.create("laptop", "inference", 1.0)
+    assert KEY_PATTERN.fullmatch(plain)
+    assert key.hash == hash_of(plain)
+    assert key.label == f"{plain[:12]}...{plain[-3:]}"
+    store.close()
+    assert plain[9:].encode() not in b"".join(p.read_bytes() for p in path.parent.iterdir())
+
+
+def test_a_presented_key_is_found_and_a_wrong_one_is_not(path: Path) -> None:
+    store = KeyStore.open(path)
+    plain, key = store.create("a", "inference", 1.0)
+    assert store.find(plain) == key
+    assert store.find(plain[:-1] + ("0" if plain[-1] != "0" else "1")) is None
+    assert store.find("") is None
+    assert store.find("x" * 100_000) is None
+
+
+def test_looking_up_a_wrong_key_writes_nothing(path: Path) -> None:
+    store = KeyStore.open(path)
+    store.create("a", "inference", 1.0)
+    wal = path.with_name(path.name + "-wal")
+    before = (path.read_bytes(), wal.read_bytes())
+    for attempt in range(100):
+        assert store.find(f"sk-or-v1-{attempt:064x}") is None
+    assert (path.read_bytes(), wal.read_bytes()) == before
+
+
+def test_a_change_by_another_process_counts_at_the_next_look_up(path: Path) -> None:
+    store = KeyStore.open(path)
+    plain, key = store.create("a", "inference", 1.0)
+    assert store.find(plain) is not None
+    code = (
+        "from pathlib import Path; from ionrouter.store.keys import KeyStore; "
+        f"KeyStore.open(Path({str(path)!r})).set_disabled({key.hash!r}, True)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    found = store.find(plain)
+    assert found is not None
+    assert found.is_disabled
+
+
+def test_keys_are_named_by_hash_prefix_or_name(path: Path) -> None:
+    store = KeyStore.open(path)
+    _, key = store.create("laptop", "inference", 1.0)
+    assert store.resolve("laptop") == store.resolve(key.hash[:6]) == key
+    with pytest.raises(RequestError, match="no key 'desk'"):
+        store.resolve("desk")
+    store.create("laptop", "management", 2.0)
+    with pytest.raises(RequestError, match="names 2 keys"):
+        store.resolve("laptop")
+
+
+def test_disabling_and_deleting(path: Path) -> None:
+    store = KeyStore.open(path)
+    plain, key = store.create("a", "inference", 1.0)
+    assert store.set_disabled("a", True).is_disabled
+    assert not store.has_enabled("inference")
+    assert not store.set_disabled("a", False).is_disabled
+    assert store.has_enabled("inference")
+    store.delete(key.hash)
+    assert store.find(plain) is None
+    assert store.list() == []
+
+
+def test_the_first_start_leaves_a_management_key_only_its_owner_can_read(path: Path) -> None:
+    store = KeyStore.open(path)
+    file = path.with_name("management.key")
+    assert ensure_management_key(store, file, 1.0)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    found = store.find(file.read_text().strip())
+    assert found is not None
+    assert found.kind == "management"
+    assert not ensure_management_key(store, file, 2.0)
+    assert len(store.list()) == 1
+
+
+def test_a_management_key_of_a_lost_database_is_replaced(path: Path) -> None:
+    file = path.with_name("management.key")
+    store = KeyStore.open(path)
+    ensure_management_key(store, file, 1.0)
+    store.close()
+    for leftover in path.parent.glob("ionrouter.db*"):
+        leftover.unlink()
+    store = KeyStore.open(path)
+    assert ensure_management_key(store, file, 2.0)
+    assert store.find(file.read_text().strip()) is not None
+
+
+def test_keys_survive_a_restart(path: Path) -> None:
+    store = KeyStore.open(path)
+    plain, key = store.create("a", "inference", 1.0)
+    store.close()
+    assert KeyStore.open(path).find(plain) == key
+
+
+def test_an_unreadable_file_is_a_clear_error(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database, only text that is long enough to be read as a header" * 20)
+    with pytest.raises(ConfigError, match=r"ionrouter\.db: cannot open the state database"):
+        open_database(path)
+
+
+def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
+    open_database(path).close()
+    raw = sqlite3.connect(path)
+    raw.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    raw.close()
+    with pytest.raises(ConfigError, match="newer version"):
+        open_database(path)
