@@ -101,6 +101,7 @@ class UpstreamError(IonrouterError):
     provider: str = ""
     retry_after_s: float | None = None
     raw: str | None = None
+    native_type: str | None = None  # the upstream's own `error.type`
 
     def __str__(self) -> str:
         return self.message

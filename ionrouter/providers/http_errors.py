@@ -1,0 +1,141 @@
+"""ErrorReader: an upstream's refusal or fault as an UpstreamError with the class that decides what is next.
+
+A known `code` beats `type` beats the HTTP status (docs/architecture.md, "Failure classes"); words are
+read only where neither settles it. Knows nothing of sockets; one object a provider, one redactor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.error_body import ErrorBody, read_body, read_error
+from ionrouter.providers.error_tables import (
+    BY_CODE,
+    BY_STATUS,
+    BY_TYPE,
+    ERROR_TYPES,
+    WEAK_TYPES,
+    Verdict,
+    by_status,
+)
+from ionrouter.providers.error_words import BY_WORDS
+from ionrouter.schema import json
+from ionrouter.schema.retry_after import parse_retry_after
+
+Redact = Callable[[str], str]
+
+
+class ErrorReader:
+    """Reads the errors of one provider. `redact` sees every message before it leaves."""
+
+    def __init__(self, provider: str, redact: Redact) -> None:
+        self.provider = provider
+        self.redact = redact
+
+    def response(
+        self, status: int, headers: Mapping[str, str], body: bytes, now_wall: float
+    ) -> UpstreamError:
+        """Read an HTTP answer that is no success; `now_wall` (epoch seconds) is for dates in Retry-After."""
+        content_type = next((v for k, v in headers.items() if k.lower() == "content-type"), "")
+        error = read_body(body, content_type)
+        if 300 <= status < 400:
+            error = replace(error, message=f"redirected to {_location(headers)}, redirects are not followed")
+        retry_after_s = parse_retry_after(headers, now_wall)
+        return self._build(error, status, body.decode("utf-8", "replace"), retry_after_s)
+
+    def payload(self, error: Any, status: int | None = None) -> UpstreamError:
+        """Read an error object that came inside an answer of status 200."""
+        raw = error if isinstance(error, str) else json.dumps(error).decode("ascii", "replace")
+        return self._build(read_error(error), status, raw, None)
+
+    def fault(self, code: str, message: str, *, status: int = 502, raw: str | None = None) -> UpstreamError:
+        """Make the error of a transport fault or a malformed answer: always F1."""
+        return UpstreamError(
+            failure=FailureClass.TRANSIENT,
+            message=self.redact(message),
+            status=None if status == 502 else status,
+            code=code,
+            error_type=ERROR_TYPES.get(status, "provider_unavailable"),
+            provider=self.provider,
+            raw=None if raw is None else self.redact(raw),
+        )
+
+    def refused(self, code: str, message: str) -> UpstreamError:
+        """Make the error of an endpoint that cannot be used as configured: F2."""
+        return UpstreamError(
+            failure=FailureClass.DOMAIN,
+            message=self.redact(message),
+            code=code,
+            error_type="provider_unavailable",
+            provider=self.provider,
+        )
+
+    def _build(
+        self, error: ErrorBody, status: int | None, raw: str, retry_after_s: float | None
+    ) -> UpstreamError:
+        verdict = judge(error, status)
+        return UpstreamError(
+            failure=verdict.failure,
+            message=self.redact(error.message) or _plain_message(verdict.status),
+            status=verdict.status,
+            code=error.code,
+            error_type=verdict.error_type or ERROR_TYPES.get(verdict.status, "unmapped"),
+            param=error.param,
+            provider=self.provider,
+            retry_after_s=error.retry_after_s if retry_after_s is None else retry_after_s,
+            raw=self.redact(raw) or None,
+            native_type=error.type,
+        )
+
+
+def judge(error: ErrorBody, status: int | None) -> Verdict:
+    """Decide class and status: known code, numeric code, known type, words, HTTP status; 502 if nothing."""
+    known = BY_CODE.get(_name(error.code)) or _by_number(error, status)
+    known = known or BY_TYPE.get(_name(error.type))
+    if known is None or known.is_vague:
+        known = _by_words(error, status if known is None else known.status) or known
+    if known is None and (status is None or status < 300):
+        known = WEAK_TYPES.get(_name(error.type), Verdict(FailureClass.TRANSIENT, 502))
+    if known is None:
+        return by_status(status or 502)
+    return _with_http_status(known, status)
+
+
+def _by_number(error: ErrorBody, status: int | None) -> Verdict | None:
+    """A numeric code is a status: it beats the type and the HTTP status, but says no more than they do."""
+    if error.number is None or not 400 <= error.number <= 599 or error.number == status:
+        return None
+    return replace(by_status(error.number), is_vague=True)
+
+
+def _by_words(error: ErrorBody, status: int | None) -> Verdict | None:
+    for statuses, words, verdict in BY_WORDS:
+        if (status is None or status < 300 or status in statuses) and words.search(error.message):
+            return verdict
+    return None
+
+
+def _with_http_status(verdict: Verdict, status: int | None) -> Verdict:
+    """Keep the status the upstream sent when it says the same thing, such as 503 beside `server_error`."""
+    if status in BY_STATUS and BY_STATUS[status].failure is verdict.failure and not verdict.is_vague:
+        return replace(verdict, status=status)
+    return verdict
+
+
+def _name(text: str | None) -> str:
+    return (text or "").strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def _location(headers: Mapping[str, str]) -> str:
+    return next((v for k, v in headers.items() if k.lower() == "location"), "nowhere")
+
+
+def _plain_message(status: int) -> str:
+    try:
+        return f"the upstream answered {status} {HTTPStatus(status).phrase} and gave no reason"
+    except ValueError:
+        return f"the upstream answered {status} and gave no reason"

@@ -1,0 +1,87 @@
+"""Redactor: the one place where text from outside loses its secrets before anybody sees or logs it.
+
+Knows shapes of credentials and the keys it was told of; knows nothing of HTTP, providers or logging.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import quote
+
+MAX_BYTES = 2048  # what of an upstream's text is ever shown or logged
+MARK = "[redacted]"
+MIN_SECRET = 6  # shorter values ("EMPTY", "none") are placeholders and would eat ordinary words
+_SCAN_CHARS = 65536  # an upstream's megabyte is not worth a scan when 2 KB are shown
+
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # URL user info: https://user:password@host
+    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*://)[^/\s\"'<>@]*@"), rf"\1{MARK}@"),
+    (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;<>{}]{4,}", re.I), rf"\1 {MARK}"),
+    # key=..., api_key: "...", x-api-key: ..., also with escaped quotes inside quoted JSON
+    (
+        re.compile(
+            r"((?:api[-_ ]?key|access[-_]token|auth[-_]token|client[-_]secret|[?&]key|password)"
+            r"[\\\"']*\s*[=:]\s*[\\\"']*)(?!\[redacted\])[^\s\"'\\,;&<>{}\[\]]{6,}",
+            re.I,
+        ),
+        rf"\1{MARK}",
+    ),
+    # sk-..., sk-or-v1-..., sk-ant-..., and the half-masked echoes some providers send back
+    (re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{6,}"), MARK),
+    (re.compile(r"\b(?:gsk|hf|fw|r8|tgp_v1|xai|nvapi|csk|glpat|ghp|pplx)[_-][\w*\-]{10,}"), MARK),
+    (re.compile(r"\bAIza[\w\-]{20,}"), MARK),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MARK),
+    (re.compile(r"\beyJ[\w\-]{8,}\.[\w\-]{8,}(?:\.[\w\-]*)?"), MARK),  # JSON web token
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")  # terminal escapes in logs; tab and LF stay
+
+
+class Redactor:
+    """Removes registered keys and anything that looks like a credential; cuts to 2 KB of valid UTF-8."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets: set[str] = set()
+        self._known: re.Pattern[str] | None = None
+        self._longest = 0
+        self.register(*secrets)
+
+    def register(self, *secrets: str) -> None:
+        """Remember key values; their URL-encoded and JSON-escaped forms count too."""
+        new = {form for secret in secrets for form in _forms(secret.strip())} - self._secrets
+        if not new:
+            return
+        self._secrets |= new
+        longest_first = sorted(self._secrets, key=len, reverse=True)
+        self._longest = len(longest_first[0])
+        self._known = re.compile("|".join(re.escape(secret) for secret in longest_first))
+
+    def __call__(self, text: str | bytes, max_bytes: int = MAX_BYTES) -> str:
+        """Return `text` without secrets, at most `max_bytes` of UTF-8."""
+        whole = text if isinstance(text, str) else text[: 4 * _SCAN_CHARS].decode("utf-8", "replace")
+        clean = self._replace(whole[:_SCAN_CHARS])
+        if len(whole) > _SCAN_CHARS:
+            clean = clean[: max(len(clean) - self._longest, 0)]  # a key cut in two at the scan's edge
+        return _cut(_CONTROL.sub(" ", clean), max_bytes)
+
+    def _replace(self, text: str) -> str:
+        if self._known is not None:
+            text = self._known.sub(MARK, text)
+        for pattern, replacement in _PATTERNS:
+            text = pattern.sub(replacement, text)
+        return text
+
+
+def _forms(secret: str) -> set[str]:
+    if len(secret) < MIN_SECRET:
+        return set()
+    return {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    data = text.encode("utf-8", "replace")  # a lone surrogate becomes "?"
+    if len(data) <= max_bytes:
+        return data.decode("utf-8")
+    ellipsis = "…".encode()
+    return data[: max_bytes - len(ellipsis)].decode("utf-8", "ignore") + "…"
