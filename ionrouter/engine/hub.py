@@ -66,7 +66,7 @@ def _translated(source: str, call: Callable[[], str]) -> str:
     from huggingface_hub import errors
 
     # The transport's own error, of whichever HTTP library this release of the hub client is built on.
-    transport_error = errors.HfHubHTTPError.__bases__[0]
+    transport_error: type[Exception] = errors.HfHubHTTPError.__mro__[1]
     try:
         return call()
     except errors.GatedRepoError as error:

@@ -1,0 +1,131 @@
+"""Byte-level BPE: the byte alphabet, the pre-tokenizers by name, and the two ways to build one.
+
+Ids come from the `tokenizers` library; this file only gives it the model's own data. Knows no special
+tokens beyond keeping their text out of reach, no templates, no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from ionrouter.errors import ConfigError
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _gpt2() -> Any:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _digits_then_gpt2() -> Any:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+def _by_pattern(digits: str) -> Any:
+    """Split as Llama 3 and Qwen 2 do; they differ only in how many digits stay together."""
+    pattern = "|".join((_CONTRACTIONS, _WORDS, digits, _TAIL))
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _llama3() -> Any:
+    return _by_pattern(r"\p{N}{1,3}")
+
+
+def _qwen2() -> Any:
+    return _by_pattern(r"\p{N}")
+
+
+def _default() -> Any:
+    """Split as llama.cpp does for files that name no pre-tokenizer."""
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[\p{P}\$\+<=>\^~\|]+"), behavior="isolated"),
+            pre_tokenizers.Split(
+                Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
+                behavior="isolated",
+            ),
+            pre_tokenizers.Split(Regex(r"\p{N}+"), behavior="isolated"),
+            pre_tokenizers.Split(Regex(r"[0-9][0-9][0-9]"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+# `tokenizer.ggml.pre` -> how text is cut before merging. Names as llama.cpp writes them; each group shares
+# the pattern of the original tokenizer.
+_PRE_TOKENIZERS: Mapping[str, Callable[[], Any]] = {
+    "default": _default,
+    "gpt-2": _gpt2,
+    "smollm": _digits_then_gpt2,
+    "starcoder": _digits_then_gpt2,
+    "refact": _digits_then_gpt2,
+    "codeshell": _digits_then_gpt2,
+    "llama3": _llama3,
+    "llama-v3": _llama3,
+    "llama-bpe": _llama3,
+    "falcon3": _llama3,
+    "dbrx": _llama3,
+    "smaug-bpe": _llama3,
+    "qwen2": _qwen2,
+    "deepseek-r1-qwen": _qwen2,
+}
+# Whole pre-tokens that are tokens are taken as they are, without merging (tiktoken's rule).
+_IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3"})
+# The original tokenizer normalises to NFC; GGUF does not say so.
+_NFC = frozenset({"qwen2"})
+
+
+def byte_alphabet() -> dict[int, str]:
+    """Map each byte to the printable character that stands for it (GPT-2, "bytes_to_unicode").
+
+    Printable Latin-1 stands for itself; the other 68 bytes take the characters from U+0100 on, in order.
+    """
+    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in itself]
+    return {byte: chr(byte) for byte in itself} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
+
+
+_BYTE_OF = {char: byte for byte, char in byte_alphabet().items()}
+
+
+def bytes_of(token: str) -> bytes:
+    """Turn a vocabulary entry into the bytes it stands for; a raw (user-defined) one is its own UTF-8."""
+    try:
+        return bytes(_BYTE_OF[char] for char in token)
+    except KeyError:
+        return token.encode("utf-8", "surrogateescape")
+
+
+def build(
+    pre: str, vocabulary: Mapping[str, int], merges: Sequence[str], user_defined: Sequence[str]
+) -> Tokenizer:
+    """Build a tokenizer from GGUF data; raises ConfigError for a pre-tokenizer nobody told us about."""
+    if pre not in _PRE_TOKENIZERS:
+        known = ", ".join(sorted(_PRE_TOKENIZERS))
+        raise ConfigError(f"tokenizer.ggml.pre: unknown pre-tokenizer {pre!r}; known: {known}")
+    pairs = [_pair(merge) for merge in merges]
+    bpe = models.BPE(vocab=dict(vocabulary), merges=pairs, ignore_merges=pre in _IGNORE_MERGES)
+    tokenizer = Tokenizer(bpe)
+    if pre in _NFC:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in user_defined])
+    return tokenizer
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    # A half may itself begin with a space in no byte-level vocabulary: space is written as another character.
+    left, space, right = merge.partition(" ")
+    if not (left and space and right):
+        raise ConfigError(f"tokenizer.ggml.merges: {merge!r} is not two tokens with a space between")
+    return left, right
