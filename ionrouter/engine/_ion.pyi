@@ -31,7 +31,7 @@ class Model:
     @property
     def weight_bytes(self) -> int: ...
     def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
-        """Teacher-forced logits, float32 [len(tokens), vocab_size]; `chunk` > 0 prefills in pieces. For tests."""
+        """Teacher-forced logits, float32 [len(tokens), vocab_size], prefilled `chunk` at a time. For tests."""
 
 class Engine:
     """schedule -> run -> commit, in its own thread.
@@ -50,6 +50,9 @@ class Engine:
     ) -> None: ...
     @property
     def event_fd(self) -> int: ...
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together: the least of option, model and KV pool."""
     def submit(
         self,
         prompt: Sequence[int],
@@ -69,16 +72,21 @@ class Engine:
         min_tokens: int = 0,
         logprobs: int = -1,
         priority: int = 0,
+        cache_salt: str = "",
     ) -> int:
         """Queue a sequence, return its id. Raises ValueError if it can never run (too long, empty)."""
     def abort(self, sequence: int) -> None:
         """End a sequence; its blocks are free within a step. Unknown or finished ids are ignored."""
-    def drain(self) -> list[tuple[int, bytes, int, list[tuple[int, float, list[tuple[int, float]]]]]]:
-        """Events since the last call: (sequence, text, flags, logprobs).
+    def drain(
+        self,
+    ) -> list[tuple[int, bytes, int, list[tuple[int, float, list[tuple[int, float]]]], int, str]]:
+        """Events since the last call: (sequence, text, flags, logprobs, num_cached_tokens, error).
 
         `text` is whole UTF-8 characters, stop strings already held back and removed. `flags`: 0 running,
         1 stop (eos, stop id or stop string), 2 length, 3 aborted, 4 error; bits 8.. are the number of new
         tokens this event accounts for (billed tokens). `logprobs`: (token, logprob, [(token, logprob)]).
+        `num_cached_tokens`: prompt tokens from the prefix cache, set on a sequence's last event. `error`: why,
+        with flag 4. Makes `event_fd` unreadable again.
         """
     def stats(self) -> dict[str, float]:
         """waiting, running, waiting_tokens, blocks_total, blocks_free, blocks_cached, steps, tokens, ..."""

@@ -22,6 +22,7 @@ class UpstreamRequest:
     stream: bool  # ask the upstream to stream
     priority: int = 0  # local engine: higher runs sooner
     options: Mapping[str, Any] = field(default_factory=dict)  # provider.options of the matched provider
+    tenant: str = ""  # local engine: cached prefixes are shared inside a tenant only (the caller's key id)
 
 
 class ProviderClient(Protocol):
