@@ -1,0 +1,135 @@
+// Schedule, run, commit. See loop.h.
+#include "core/loop.h"
+
+#include <exception>
+#include <stdexcept>
+#include <utility>
+
+namespace ion {
+
+Loop::Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOptions& options)
+    : runner_(runner),
+      options_(options),
+      scheduler_(runner.caps(), {options.token_budget, options.max_running, options.prefix_cache},
+                 options.cache_identity),
+      committer_(scheduler_, std::move(token_bytes), runner.caps().vocab_size) {}
+
+void Loop::start(SequencePtr sequence, int32_t priority) {
+  live_.emplace(sequence->id, sequence);
+  scheduler_.add(std::move(sequence), priority);
+}
+
+void Loop::abort(uint64_t id) {
+  const auto it = live_.find(id);
+  if (it == live_.end()) return;
+  committer_.end(it->second, kAborted);
+  live_.erase(it);
+}
+
+void Loop::advance() {
+  const bool has_submitted = try_submit();
+  // With nothing new to run there is nothing to overlap with: the oldest step is taken in at once.
+  const size_t depth = has_submitted ? static_cast<size_t>(options_.pipeline_depth) : 0;
+  if (in_flight_.size() > depth) {
+    commit_oldest();
+  } else if (!has_submitted && !live_.empty()) {
+    // The scheduler promises that this cannot be; without the check it would be a thread that spins for ever.
+    throw std::logic_error("sequences wait, nothing is in flight, and nothing can be scheduled");
+  }
+}
+
+bool Loop::try_submit() {
+  InFlight next{scheduler_.schedule(), {}};
+  if (next.scheduled.is_empty()) return false;
+  try {
+    runner_.submit(std::move(next.scheduled.step));
+  } catch (const std::exception& e) {
+    next.error = e.what();
+    if (next.error.empty()) next.error = "the runner refused the step";
+  }
+  in_flight_.push_back(std::move(next));
+  return true;
+}
+
+StepResult Loop::take_result(const InFlight& oldest) {
+  StepResult result;
+  result.epoch = oldest.scheduled.epoch;
+  result.error = oldest.error;
+  if (!result.error.empty()) return result;
+  try {
+    // Results older than the oldest step belong to steps already given up.
+    do {
+      if (!runner_.poll(result, true))
+        throw std::runtime_error("the runner has no result for a step in flight");
+    } while (result.epoch < oldest.scheduled.epoch);
+    if (result.epoch > oldest.scheduled.epoch) throw std::runtime_error("the runner skipped a step");
+  } catch (const std::exception& e) {
+    result = StepResult{.epoch = oldest.scheduled.epoch, .sampled = {}, .error = e.what()};
+    if (result.error.empty()) result.error = "the runner failed";
+  }
+  return result;
+}
+
+void Loop::commit_oldest() {
+  StepResult result = take_result(in_flight_.front());
+  const InFlight oldest = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  ++num_steps_;
+  measure(oldest.scheduled, result);
+  committer_.commit(oldest.scheduled, result);
+  scheduler_.complete(result.epoch);
+  for (const SequencePtr& owner : oldest.scheduled.owners) {
+    if (owner->status == Status::kFinished) live_.erase(owner->id);
+  }
+  if (options_.check_integrity) scheduler_.check_integrity();
+}
+
+void Loop::measure(const ScheduledStep& scheduled, const StepResult& result) {
+  if (!result.error.empty()) return;
+  last_step_s_ = result.seconds;
+  num_prefilled_ += scheduled.num_prefill_tokens;
+  if (scheduled.num_prefill_tokens > 0) prefill_rate_.add(scheduled.num_prefill_tokens, result.seconds);
+  if (scheduled.num_decode_rows > 0) decode_rate_.add(scheduled.num_decode_rows, result.seconds);
+}
+
+void Loop::shut_down() {
+  for (const auto& [id, sequence] : std::exchange(live_, {})) committer_.end(sequence, kAborted);
+  while (!in_flight_.empty()) commit_oldest();
+}
+
+void Loop::fail_all(const std::string& error) {
+  for (const auto& [id, sequence] : std::exchange(live_, {})) {
+    if (sequence->status != Status::kFinished) committer_.abandon(*sequence, error);
+  }
+}
+
+std::vector<Event> Loop::take_events() {
+  return committer_.take_events();
+}
+
+Stats Loop::stats() const {
+  const CommitCounters& counters = committer_.counters();
+  const BlockManager& blocks = scheduler_.blocks();
+  Stats stats;
+  stats.waiting = scheduler_.num_waiting();
+  stats.running = scheduler_.num_running();
+  stats.waiting_tokens = scheduler_.num_waiting_tokens();
+  stats.blocks_total = blocks.num_total();
+  stats.blocks_free = blocks.num_free();
+  stats.blocks_cached = blocks.num_cached();
+  stats.steps = num_steps_;
+  stats.tokens_generated = counters.tokens_generated;
+  stats.tokens_prefilled = num_prefilled_;
+  stats.preemptions = scheduler_.num_preemptions();
+  stats.finished = counters.finished;
+  stats.aborts = counters.aborts;
+  stats.errors = counters.errors;
+  stats.non_finite_rows = counters.non_finite_rows;
+  stats.prefix_hit_tokens = scheduler_.num_prefix_hit_tokens();
+  stats.last_step_s = last_step_s_;
+  stats.prefill_rate = prefill_rate_.per_second();
+  stats.decode_rate = decode_rate_.per_second();
+  return stats;
+}
+
+}  // namespace ion

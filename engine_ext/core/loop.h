@@ -1,0 +1,63 @@
+// The engine without its thread: schedule -> run -> commit, one turn at a time.
+// Knows no locks and no clock; everything here belongs to whoever calls it, one caller at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/committer.h"
+#include "core/decayed_rate.h"
+#include "core/engine.h"
+#include "core/runner.h"
+#include "core/scheduler.h"
+
+namespace ion {
+
+class Loop {
+ public:
+  // `options` are checked and effective (no zeros that mean "the default").
+  Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOptions& options);
+
+  void start(SequencePtr sequence, int32_t priority);
+  void abort(uint64_t sequence);
+  // One turn. At depth d, steps n+1 .. n+d are with the runner while step n is committed; at depth 0 the
+  // runner rests meanwhile. Sleeps only inside the runner, and only for the oldest step in flight.
+  void advance();
+  // Ends everything with kAborted and waits for the steps in flight.
+  void shut_down();
+  // Ends everything with kError; for a fault of the loop itself, after which only take_events makes sense.
+  void fail_all(const std::string& error);
+
+  bool is_idle() const { return live_.empty() && in_flight_.empty(); }
+  std::vector<Event> take_events();
+  Stats stats() const;
+
+ private:
+  struct InFlight {
+    ScheduledStep scheduled;
+    std::string error;  // the runner refused the step: it comes back failed, in its turn
+  };
+
+  bool try_submit();
+  void commit_oldest();
+  StepResult take_result(const InFlight& oldest);
+  void measure(const ScheduledStep& scheduled, const StepResult& result);
+
+  Runner& runner_;
+  const EngineOptions options_;
+  Scheduler scheduler_;
+  Committer committer_;
+  std::unordered_map<uint64_t, SequencePtr> live_;  // waiting and running
+  std::deque<InFlight> in_flight_;
+  int64_t num_steps_ = 0;
+  int64_t num_prefilled_ = 0;
+  double last_step_s_ = 0.0;
+  DecayedRate prefill_rate_;
+  DecayedRate decode_rate_;
+};
+
+}  // namespace ion

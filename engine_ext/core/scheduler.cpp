@@ -1,0 +1,222 @@
+// Continuous batching under a token budget. The rules are in scheduler.h.
+#include "core/scheduler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+namespace ion {
+
+Scheduler::Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity)
+    : caps_(caps), options_(options), blocks_(caps.num_blocks, caps.block_size, std::move(cache_identity)) {
+  for (SeqSlot slot = caps.max_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+}
+
+void Scheduler::add(SequencePtr sequence, int32_t priority) {
+  const int64_t head_start = std::clamp(priority, -kMaxPriority, kMaxPriority) * kHeadStart;
+  sequence->rank = static_cast<int64_t>(epoch_) - head_start;
+  sequence->status = Status::kWaiting;
+  waiting_.insert(std::move(sequence));
+}
+
+ScheduledStep Scheduler::schedule() {
+  ScheduledStep out;
+  budget_ = options_.token_budget;
+  num_promised_ = 0;
+  add_decode_rows(out);
+  add_prefill_rows(out);
+  admit(out);
+  if (out.step.rows.empty()) return out;
+  out.epoch = out.step.epoch = ++epoch_;
+  out.step.delta.leaves = std::exchange(leaves_, {});
+  out.rows = out.step.rows;
+  for (const SequencePtr& owner : out.owners) owner->last_epoch = epoch_;
+  return out;
+}
+
+void Scheduler::add_decode_rows(ScheduledStep& out) {
+  // Growing may preempt the last in order, so the next one is looked up anew. A victim never has a row in
+  // this step: it comes after the sequence that asks, or is that sequence.
+  for (auto it = running_.begin(); it != running_.end();) {
+    const SequencePtr sequence = *it;
+    if (!sequence->is_prefilling() && sequence->can_sample_more() && try_grow(sequence, out)) {
+      add_row(sequence, 1, out);
+      ++out.num_decode_rows;
+    }
+    it = running_.upper_bound(sequence);
+  }
+}
+
+void Scheduler::add_prefill_rows(ScheduledStep& out) {
+  for (const SequencePtr& sequence : running_) {
+    if (budget_ == 0) return;
+    if (!sequence->is_prefilling()) continue;
+    const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
+    out.num_prefill_tokens += count;
+    add_row(sequence, count, out);
+  }
+}
+
+void Scheduler::admit(ScheduledStep& out) {
+  // While a decode row waits for a block, nobody new takes one.
+  if (num_promised_ > 0) return;
+  while (budget_ > 0 && !waiting_.empty() && num_running() < options_.max_running && !free_slots_.empty()) {
+    const SequencePtr sequence = *waiting_.begin();
+    if (!try_admit(sequence, out)) return;
+    const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
+    out.num_prefill_tokens += count;
+    add_row(sequence, count, out);
+  }
+}
+
+bool Scheduler::try_admit(const SequencePtr& sequence, ScheduledStep& out) {
+  // A preempted sequence may still have a sample under way: its ids are not known yet.
+  if (sequence->last_epoch > completed_) return false;
+  std::vector<BlockId> matched;
+  if (options_.prefix_cache) matched = blocks_.match(sequence->chain.salt, sequence->ids);
+  const int32_t num_new = blocks_.num_needed(sequence->num_ids()) - static_cast<int32_t>(matched.size());
+  const int32_t num_available = blocks_.num_available() - blocks_.num_cached_among(matched);
+  if (num_new + num_running() > num_available) return false;
+
+  waiting_.erase(sequence);
+  Sequence& s = *sequence;
+  s.chain = blocks_.acquire(s.chain.salt, matched);
+  s.blocks = std::move(matched);
+  s.slot = free_slots_.back();
+  free_slots_.pop_back();
+  for (int32_t i = 0; i < static_cast<int32_t>(s.blocks.size()); ++i) {
+    out.step.delta.blocks.push_back({s.slot, i, s.blocks[static_cast<size_t>(i)]});
+  }
+  const int32_t num_hit = static_cast<int32_t>(s.blocks.size()) * caps_.block_size;
+  for (int32_t i = 0; i < num_new; ++i) append_block(s, out);
+  s.num_computed = s.num_scheduled = num_hit;
+  s.num_prefill = s.num_ids();
+  s.status = Status::kRunning;
+  if (!std::exchange(s.was_admitted, true)) {
+    s.num_cached_tokens = std::min(num_hit, s.num_prompt);
+    num_prefix_hit_tokens_ += s.num_cached_tokens;
+  }
+  out.step.delta.joins.push_back({s.slot, s.sampling, s.ids, s.num_prompt});
+  running_.insert(sequence);
+  return true;
+}
+
+void Scheduler::add_row(const SequencePtr& sequence, int32_t count, ScheduledStep& out) {
+  Sequence& s = *sequence;
+  const bool is_sampling = s.num_scheduled + count >= s.num_prefill;
+  out.step.rows.push_back({s.slot, s.num_scheduled, count, is_sampling ? uint8_t{kRowSample} : uint8_t{0}});
+  out.owners.push_back(sequence);
+  s.num_scheduled += count;
+  s.num_in_flight += is_sampling ? 1 : 0;
+  budget_ -= count;
+}
+
+bool Scheduler::try_grow(const SequencePtr& sequence, ScheduledStep& out) {
+  // The row writes position num_scheduled; the table covers it unless a block has just been filled.
+  if (blocks_.num_needed(sequence->num_scheduled + 1) <= static_cast<int32_t>(sequence->blocks.size()))
+    return true;
+  for (;;) {
+    if (blocks_.num_available() > 0) {
+      append_block(*sequence, out);
+      return true;
+    }
+    // Blocks that become free with a step in flight are as good as free; the row waits for that step.
+    if (num_promised_ < num_deferred_blocks()) {
+      ++num_promised_;
+      return false;
+    }
+    const SequencePtr victim = *running_.rbegin();
+    preempt(victim);
+    if (victim == sequence) return false;
+  }
+}
+
+void Scheduler::append_block(Sequence& sequence, ScheduledStep& out) {
+  const BlockId block = blocks_.allocate();
+  out.step.delta.blocks.push_back({sequence.slot, static_cast<int32_t>(sequence.blocks.size()), block});
+  sequence.blocks.push_back(block);
+}
+
+void Scheduler::preempt(SequencePtr victim) {
+  ++num_preemptions_;
+  leave(*victim);
+  running_.erase(victim);
+  victim->status = Status::kWaiting;
+  waiting_.insert(std::move(victim));
+}
+
+void Scheduler::remove(const SequencePtr& sequence) {
+  if (sequence->status == Status::kRunning) {
+    leave(*sequence);
+    running_.erase(sequence);
+  } else {
+    waiting_.erase(sequence);
+  }
+  sequence->status = Status::kFinished;
+}
+
+void Scheduler::leave(Sequence& sequence) {
+  leaves_.push_back(sequence.slot);
+  deferred_.push_back({sequence.last_epoch, sequence.slot, std::move(sequence.blocks)});
+  sequence.slot = -1;
+  sequence.blocks.clear();
+  sequence.chain = PrefixChain{.salt = std::move(sequence.chain.salt)};
+  sequence.num_computed = sequence.num_scheduled = 0;
+  complete(completed_);
+}
+
+void Scheduler::complete(uint64_t epoch) {
+  completed_ = std::max(completed_, epoch);
+  std::erase_if(deferred_, [&](const Deferred& deferred) {
+    if (deferred.epoch > completed_) return false;
+    blocks_.release(deferred.blocks);
+    free_slots_.push_back(deferred.slot);
+    return true;
+  });
+}
+
+void Scheduler::seal(Sequence& sequence) {
+  if (!options_.prefix_cache || sequence.status != Status::kRunning) return;
+  blocks_.seal(sequence.chain, sequence.ids, sequence.num_computed, sequence.blocks);
+}
+
+int32_t Scheduler::num_deferred_blocks() const {
+  // Shared blocks do not become free with their release; counting them would make a row wait for nothing.
+  int32_t num_blocks = 0;
+  for (const Deferred& deferred : deferred_) {
+    for (BlockId block : deferred.blocks) num_blocks += blocks_.num_refs(block) == 1 ? 1 : 0;
+  }
+  return num_blocks;
+}
+
+int64_t Scheduler::num_waiting_tokens() const {
+  int64_t num_tokens = 0;
+  for (const SequencePtr& sequence : waiting_) num_tokens += sequence->num_ids();
+  for (const SequencePtr& sequence : running_) {
+    num_tokens += std::max(0, sequence->num_prefill - sequence->num_scheduled);
+  }
+  return num_tokens;
+}
+
+void Scheduler::check_integrity() const {
+  blocks_.check_integrity();
+  std::vector<int32_t> num_owners(static_cast<size_t>(caps_.num_blocks), 0);
+  for (const SequencePtr& sequence : running_) {
+    if (sequence->status != Status::kRunning) throw std::logic_error("a running sequence has another status");
+    for (BlockId block : sequence->blocks) ++num_owners[static_cast<size_t>(block)];
+  }
+  for (const Deferred& deferred : deferred_) {
+    for (BlockId block : deferred.blocks) ++num_owners[static_cast<size_t>(block)];
+  }
+  for (BlockId block = 0; block < caps_.num_blocks; ++block) {
+    if (num_owners[static_cast<size_t>(block)] != blocks_.num_refs(block)) {
+      throw std::logic_error("block " + std::to_string(block) + ": owners and references differ in number");
+    }
+  }
+  if (free_slots_.size() + running_.size() + deferred_.size() != static_cast<size_t>(caps_.max_slots)) {
+    throw std::logic_error("free, running and deferred slots are not all slots");
+  }
+}
+
+}  // namespace ion

@@ -1,0 +1,111 @@
+// Decides what the next step computes: who runs, how much of whom, in which blocks. See docs/engine.md.
+// Knows no logits, no text, no threads and no clock; time is counted in steps.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <vector>
+
+#include "core/block_manager.h"
+#include "core/runner.h"
+#include "core/sequence.h"
+
+namespace ion {
+
+struct SchedulerOptions {
+  int32_t token_budget = 512;
+  int32_t max_running = 64;
+  bool prefix_cache = true;
+};
+
+// A step with what commit has to know about it. rows and owners run in parallel.
+struct ScheduledStep {
+  Step step;
+  uint64_t epoch = 0;
+  std::vector<Row> rows;  // epoch and rows are copies: the runner takes the step itself
+  std::vector<SequencePtr> owners;
+  int32_t num_prefill_tokens = 0;
+  int32_t num_decode_rows = 0;
+  bool is_empty() const { return rows.empty(); }
+};
+
+// The rules:
+//
+// - Order of service is (rank, id), a total order fixed at submission: rank = arrival step - priority *
+// kHeadStart.
+//   A priority is a head start, so everybody's turn comes: later arrivals have ever larger ranks.
+// - A step holds a row for each decoding sequence first, then prefill chunks, then joins, up to the token
+// budget.
+//   max_running never exceeds the budget, so decode rows fit and leave a token to each prefill.
+// - Admission is strictly in order; the first in line waits for the blocks of all its ids plus one spare
+// block for
+//   each running sequence, so that it is not preempted at once. With nobody running it needs no spare, and
+//   one sequence always fits the pool: admission cannot deadlock.
+// - A decode row that needs a block when none is available preempts the last in order of service, possibly
+// itself.
+//   The victim waits with its prompt and generated ids and later computes them again (or finds them cached).
+// - A slot or block is given out again only after the newest step that names it is done: release is deferred
+// until
+//   complete(epoch) says so. What is deferred counts as used.
+class Scheduler {
+ public:
+  static constexpr int64_t kHeadStart = 256;  // steps per point of priority, a few seconds of a busy engine
+  static constexpr int32_t kMaxPriority = 1000;
+
+  Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity);
+
+  void add(SequencePtr sequence, int32_t priority);
+  // The next step, empty when nothing can run before a step in flight is done (or nothing waits at all).
+  ScheduledStep schedule();
+  // Takes a sequence out, whatever its state, with the status kFinished.
+  void remove(const SequencePtr& sequence);
+  // Every step up to `epoch` is done: what only they named is free.
+  void complete(uint64_t epoch);
+  // Enters the sequence's full blocks into the prefix tree, positions [0, num_computed).
+  void seal(Sequence& sequence);
+
+  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  int64_t num_waiting_tokens() const;
+  int64_t num_preemptions() const { return num_preemptions_; }
+  int64_t num_prefix_hit_tokens() const { return num_prefix_hit_tokens_; }
+  const BlockManager& blocks() const { return blocks_; }
+  // Also checks that used blocks are those of running sequences and of deferred releases, slots likewise.
+  void check_integrity() const;
+
+ private:
+  struct Deferred {
+    uint64_t epoch;  // wait for this step
+    SeqSlot slot;
+    std::vector<BlockId> blocks;
+  };
+
+  void add_decode_rows(ScheduledStep& out);
+  void add_prefill_rows(ScheduledStep& out);
+  void admit(ScheduledStep& out);
+  bool try_admit(const SequencePtr& sequence, ScheduledStep& out);
+  void add_row(const SequencePtr& sequence, int32_t count, ScheduledStep& out);
+  bool try_grow(const SequencePtr& sequence, ScheduledStep& out);
+  void append_block(Sequence& sequence, ScheduledStep& out);
+  void preempt(SequencePtr victim);
+  void leave(Sequence& sequence);
+  int32_t num_deferred_blocks() const;
+
+  const Caps caps_;
+  const SchedulerOptions options_;
+  BlockManager blocks_;
+  std::set<SequencePtr, ByRank> waiting_;
+  std::set<SequencePtr, ByRank> running_;
+  std::vector<SeqSlot> free_slots_;  // a stack
+  std::vector<SeqSlot> leaves_;      // to be told to the runner with the next step
+  std::deque<Deferred> deferred_;
+  uint64_t epoch_ = 0;  // of the newest step given out
+  uint64_t completed_ = 0;
+  int32_t budget_ = 0;        // tokens left in the step being built
+  int32_t num_promised_ = 0;  // deferred blocks that rows skipped in this step wait for
+  int64_t num_preemptions_ = 0;
+  int64_t num_prefix_hit_tokens_ = 0;
+};
+
+}  // namespace ion
