@@ -1,0 +1,70 @@
+"""Reads a request's JSON once: bounded, strict, and with text that can be sent on.
+
+A half surrogate (\\ud83d alone) is legal JSON text but no Unicode; it becomes U+FFFD here, so that nothing
+behind can fail on it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from ionrouter.errors import RequestError
+
+
+async def read_json(request: web.Request, max_bytes: int) -> Any:
+    """Parse the body; raises RequestError 413 above `max_bytes` (declared or read) and 400 for no JSON."""
+    if request.content_length is not None and request.content_length > max_bytes:
+        raise too_large(max_bytes)
+    try:
+        data = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large(max_bytes) from None
+    except web.RequestPayloadError as error:
+        raise RequestError(f"the request body could not be read: {error}") from None
+    return parse_json(data)
+
+
+def too_large(max_bytes: int) -> RequestError:
+    return RequestError(
+        f"the request body is larger than {max_bytes} bytes (IONROUTER_MAX_BODY_BYTES)",
+        status=413,
+        error_type="payload_too_large",
+        headers={"Connection": "close"},  # what was not read is not worth reading
+    )
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse strict JSON, half surrogates excepted; raises RequestError that says where it breaks."""
+    if not data:
+        raise RequestError("the request body is empty; send a JSON object")
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as fault:
+        return _parse_leniently(data, fault)
+
+
+def _parse_leniently(data: bytes, fault: ValueError) -> Any:
+    try:
+        return _whole(json.loads(data.decode("utf-8"), parse_constant=_refuse_constant))
+    except RecursionError:
+        raise RequestError("the request body is nested too deeply") from None
+    except ValueError:
+        raise RequestError(f"the request body is not JSON: {fault}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return value

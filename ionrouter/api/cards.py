@@ -1,0 +1,159 @@
+"""Builds model, endpoint and provider listings from the routing table and the statistics. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ionrouter.routing.table import Endpoint, ModelRoute, Price, Provider
+from ionrouter.schema.models import (
+    Architecture,
+    EndpointCard,
+    ModelCard,
+    ModelEndpoints,
+    Percentiles,
+    Pricing,
+    ProviderCard,
+    ToolChoiceSupport,
+    TopProvider,
+    WorkloadPerformance,
+    price_string,
+)
+from ionrouter.stats.book import EndpointSummary
+from ionrouter.stats.book import Percentiles as Measured
+
+STATUS_DISABLED = -10
+
+
+def enabled(model: ModelRoute) -> tuple[Endpoint, ...]:
+    return tuple(endpoint for endpoint in model.endpoints if endpoint.disabled is None)
+
+
+def cheapest(endpoints: Iterable[Endpoint]) -> Endpoint | None:
+    return min(endpoints, key=lambda e: (e.price.prompt + e.price.completion, e.id), default=None)
+
+
+def author_of(model_id: str) -> str:
+    author, slash, _ = model_id.partition("/")
+    return author if slash else "ionrouter"
+
+
+def model_card(model: ModelRoute) -> ModelCard:
+    """One row of GET /models, priced at its cheapest endpoint that takes traffic."""
+    usable = enabled(model) or model.endpoints
+    top = cheapest(usable)
+    return ModelCard(
+        id=model.id,
+        owned_by=author_of(model.id),
+        canonical_slug=model.id,
+        hugging_face_id=model.hugging_face_id,
+        name=model.name,
+        created=model.created,
+        description=model.description,
+        context_length=context_length(model),
+        architecture=architecture(model),
+        pricing=pricing(top.price if top else Price()),
+        top_provider=TopProvider(
+            context_length=top.context_length if top else None,
+            max_completion_tokens=top.max_completion_tokens if top else None,
+        ),
+        supported_parameters=sorted(frozenset().union(*(e.supported_parameters for e in usable))),
+        links={"details": f"/api/v1/models/{model.id}/endpoints"},
+    )
+
+
+def context_length(model: ModelRoute) -> int | None:
+    known = [e.context_length for e in model.endpoints if e.context_length is not None]
+    return model.context_length if model.context_length is not None else max(known, default=None)
+
+
+def architecture(model: ModelRoute) -> Architecture:
+    inputs, outputs = list(model.input_modalities), list(model.output_modalities)
+    return Architecture(
+        modality=f"{'+'.join(inputs)}->{'+'.join(outputs)}",
+        input_modalities=inputs,
+        output_modalities=outputs,
+        tokenizer=model.tokenizer,
+        instruct_type=model.instruct_type,
+    )
+
+
+def pricing(price: Price) -> dict[str, Any]:
+    read, write = price.cache_read, price.cache_write
+    return Pricing(
+        prompt=price_string(price.prompt),
+        completion=price_string(price.completion),
+        request=price_string(price.request),
+        input_cache_read=None if read is None else price_string(read),
+        input_cache_write=None if write is None else price_string(write),
+    ).object()
+
+
+def model_endpoints(model: ModelRoute, endpoints: list[EndpointCard]) -> ModelEndpoints:
+    return ModelEndpoints(
+        id=model.id,
+        name=model.name,
+        created=model.created,
+        description=model.description,
+        architecture=architecture(model),
+        endpoints=endpoints,
+    )
+
+
+def endpoint_card(
+    model: ModelRoute, endpoint: Endpoint, summary: EndpointSummary, *, status: int, shows_speed: bool
+) -> EndpointCard:
+    """One endpoint with its statistics; speed is for callers with a key, as at OpenRouter, uptime for all."""
+    recent = summary.last_30m
+    latency = percentiles(recent.ttft_ms) if shows_speed else None
+    throughput = percentiles(recent.throughput) if shows_speed else None
+    return EndpointCard(
+        name=f"{endpoint.provider.name} | {model.id}",
+        model_id=model.id,
+        model_name=model.name,
+        provider_name=endpoint.provider.name,
+        tag=endpoint.tag,
+        quantization=endpoint.quantization,
+        context_length=endpoint.context_length or context_length(model) or 0,
+        max_completion_tokens=endpoint.max_completion_tokens,
+        max_prompt_tokens=None,
+        pricing=pricing(endpoint.price),
+        supported_parameters=sorted(endpoint.supported_parameters),
+        supports_implicit_caching=endpoint.caches,
+        status=status if endpoint.disabled is None else STATUS_DISABLED,
+        uptime_last_5m=summary.last_5m.uptime,
+        uptime_last_30m=recent.uptime,
+        uptime_last_1d=summary.last_1d.uptime,
+        latency_last_30m=latency,
+        throughput_last_30m=throughput,
+        supports_tool_choice=tool_choice_support(endpoint),
+        perf_last_30m_by_workload={
+            "text_generation": WorkloadPerformance(
+                latency=latency, throughput=throughput, request_count=recent.num_attempts
+            )
+        },
+        endpoint_id=endpoint.id,
+        disabled=endpoint.disabled,
+    )
+
+
+def percentiles(measured: Measured | None) -> Percentiles | None:
+    if measured is None:
+        return None
+    values = {name: round(getattr(measured, name), 3) for name in ("p50", "p75", "p90", "p99")}
+    return Percentiles(**values, n=measured.n)
+
+
+def tool_choice_support(endpoint: Endpoint) -> ToolChoiceSupport:
+    can = "tool_choice" in endpoint.supported_parameters
+    return ToolChoiceSupport(auto=can, function=can, none=can, required=can)
+
+
+def provider_card(provider: Provider) -> ProviderCard:
+    return ProviderCard(
+        name=provider.name,
+        slug=provider.slug,
+        privacy_policy_url=provider.privacy_policy_url,
+        terms_of_service_url=provider.terms_of_service_url,
+        status_page_url=provider.status_page_url,
+    )

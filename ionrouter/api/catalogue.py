@@ -1,0 +1,106 @@
+"""GET models, endpoints, providers: what is served, by whom, and how fast it has been."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from ionrouter.api import cards
+from ionrouter.api.listing import page, select_models, sort_models
+from ionrouter.api.responses import json_response
+from ionrouter.api.state import EDGE, KEY, Edge
+from ionrouter.errors import RequestError
+from ionrouter.routing.resolve import resolve, split_variant
+from ionrouter.routing.table import ModelRoute
+from ionrouter.stats.book import Percentiles
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """OpenRouter's list with OpenAI's `object` fields: both families of clients read it."""
+    edge = request.app[EDGE]
+    chosen = select_models(_offered(edge), request.query)
+    speeds = _Speeds(edge)
+    ordered = sort_models(
+        chosen, request.query.get("sort"), latency=speeds.latency, throughput=speeds.throughput
+    )
+    shown, next_offset = page(ordered, request.query)
+    link = None if next_offset is None else str(request.rel_url.update_query(offset=next_offset))
+    return json_response(
+        {
+            "object": "list",
+            "data": [cards.model_card(model).model_dump() for model in shown],
+            "total_count": len(ordered),
+            "links": {"next": link},
+        }
+    )
+
+
+async def count_models(request: web.Request) -> web.Response:
+    return json_response({"data": {"count": len(select_models(_offered(request.app[EDGE]), request.query))}})
+
+
+async def get_model(request: web.Request) -> web.Response:
+    """OpenRouter's single look-up: GET /model/{author}/{slug}."""
+    return json_response({"data": cards.model_card(_model(request)).model_dump()})
+
+
+async def retrieve_model(request: web.Request) -> web.Response:
+    """OpenAI's single look-up: GET /models/{id}, the bare object."""
+    return json_response(cards.model_card(_model(request)).model_dump())
+
+
+async def model_endpoints(request: web.Request) -> web.Response:
+    edge = request.app[EDGE]
+    model, now = _model(request), time.time()
+    shows_speed = not edge.asks_for_keys or KEY in request
+    endpoints = [
+        cards.endpoint_card(
+            model,
+            endpoint,
+            edge.stats.endpoint_summary(endpoint.id, now),
+            status=edge.endpoint_status(endpoint.id),
+            shows_speed=shows_speed,
+        )
+        for endpoint in model.endpoints
+    ]
+    return json_response({"data": cards.model_endpoints(model, endpoints).model_dump()})
+
+
+async def list_providers(request: web.Request) -> web.Response:
+    providers = request.app[EDGE].router.table.providers.values()
+    return json_response({"data": [cards.provider_card(provider).model_dump() for provider in providers]})
+
+
+def _offered(edge: Edge) -> list[ModelRoute]:
+    """Models that have an endpoint which takes traffic; the others are visible to explain."""
+    return [model for model in edge.router.table.models.values() if cards.enabled(model)]
+
+
+def _model(request: web.Request) -> ModelRoute:
+    table = request.app[EDGE].router.table
+    name = request.match_info["model"]
+    base, _ = split_variant(name, table)
+    if (model := resolve(table, base)) is None:
+        raise RequestError(f"no model '{name[:200]}'", status=404, error_type="not_found", param="model")
+    return model
+
+
+class _Speeds:
+    """A model's best median over its endpoints, for sorting."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._stats, self._window_s, self._now = edge.stats, edge.settings.stats_window_s, time.time()
+
+    def latency(self, model: ModelRoute) -> float | None:
+        return min(self._medians(model, "ttft_ms"), default=None)
+
+    def throughput(self, model: ModelRoute) -> float | None:
+        return max(self._medians(model, "throughput"), default=None)
+
+    def _medians(self, model: ModelRoute, figure: str) -> list[float]:
+        found: list[Percentiles | None] = [
+            getattr(self._stats.window(endpoint.id, self._window_s, self._now), figure)
+            for endpoint in cards.enabled(model)
+        ]
+        return [measured.p50 for measured in found if measured is not None]

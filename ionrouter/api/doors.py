@@ -1,0 +1,192 @@
+"""Which requests come in at all: Host, Origin, content type, keys, the error envelope around everything.
+
+Without keys any web page a user opens could drive a server on their loopback, either directly (Origin) or
+by DNS rebinding (Host); a form or a text/plain POST needs no CORS preflight, hence the content type.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import hdrs, web
+
+from ionrouter.api.guard import Access, WrongKeys, authenticate
+from ionrouter.api.responses import error_response
+from ionrouter.api.state import EDGE, GENERATION_ID, KEY
+from ionrouter.errors import ConfigError, IonrouterError, RequestError
+from ionrouter.schema.common import new_generation_id
+from ionrouter.schema.errors import error_body, plain_error, retry_after_seconds
+from ionrouter.settings import Settings
+from ionrouter.store.keys import ApiKey
+
+_log = structlog.get_logger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ALWAYS_ALLOWED_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+CORS_HEADERS = {
+    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Api-Key, HTTP-Referer, X-Title, "
+    "X-OpenRouter-Title, X-OpenRouter-Metadata, X-Session-Id",
+    "Access-Control-Expose-Headers": "X-Generation-Id, X-Ionrouter-Route, X-Ionrouter-Dropped, Retry-After",
+    "Access-Control-Max-Age": "600",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address to listen on is reachable from this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def asks_for_keys(settings: Settings, *, has_inference_key: bool) -> bool:
+    """Decide whether callers need keys; raises ConfigError rather than listen unprotected by accident."""
+    if settings.require_keys and settings.no_auth:
+        raise ConfigError("require_keys and no_auth contradict each other; set one of them")
+    if settings.no_auth or (is_loopback(settings.host) and not settings.require_keys):
+        return False
+    if not has_inference_key:
+        raise ConfigError(
+            f"refusing to listen on {settings.host} without keys: "
+            "make one with `ionrouter keys create NAME`, "
+            "or pass --no-auth to serve everybody who can reach this address"
+        )
+    return True
+
+
+def check_host(host_header: str | None, settings: Settings) -> None:
+    """Refuse a foreign Host name, as a rebound DNS name would bring; raises RequestError 403."""
+    host = _host_name(host_header or "")
+    allowed = {name.lower() for name in settings.allowed_hosts}
+    if host in ALWAYS_ALLOWED_HOSTS or host in allowed or "*" in allowed:
+        return
+    # A name can be rebound, a number cannot: with --no-auth on a network address, numbers are fine.
+    if not is_loopback(settings.host) and _is_address(host):
+        return
+    raise RequestError(
+        f"this server does not answer to the host name '{host[:100]}'; "
+        "add it to IONROUTER_ALLOWED_HOSTS if it should",
+        status=403,
+        error_type="permission_denied",
+    )
+
+
+def check_origin(request: web.Request, cors_origins: Collection[str]) -> None:
+    """Refuse web pages of other sites unless configured; raises RequestError 403."""
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is None or _allows_origin(origin, cors_origins):
+        return
+    if urlsplit(origin).netloc.lower() == request.headers.get(hdrs.HOST, "").lower() and origin != "null":
+        return
+    raise RequestError(
+        "requests from web pages of other origins are refused; list the origin in IONROUTER_CORS_ORIGINS",
+        status=403,
+        error_type="permission_denied",
+    )
+
+
+def check_content_type(request: web.Request) -> None:
+    if request.method == hdrs.METH_POST and request.content_type != "application/json":
+        raise RequestError(
+            "POST needs Content-Type: application/json", status=415, error_type="invalid_request"
+        )
+
+
+def _host_name(host_header: str) -> str:
+    """Strip the port: "localhost:8080" -> "localhost", "[::1]:8080" -> "::1"."""
+    if host_header.startswith("["):
+        return host_header[1:].partition("]")[0].lower()
+    return host_header.partition(":")[0].lower().rstrip(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _allows_origin(origin: str, cors_origins: Collection[str]) -> bool:
+    return origin in cors_origins or "*" in cors_origins
+
+
+class Doors:
+    """The middlewares, outermost first: `envelope`, then `admit`."""
+
+    def __init__(self, access: Mapping[Handler, Access], max_wrong_keys: int) -> None:
+        self._access = access
+        self._wrong_keys = WrongKeys(max_wrong_keys)
+
+    @web.middleware
+    async def envelope(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn every error into the envelope with a status; nothing else leaves as an error."""
+        request[GENERATION_ID] = new_generation_id(time.time())
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _framework_error(request, error)
+        except IonrouterError as error:
+            return error_response(error_body(error))
+        except Exception:
+            _log.exception("request_crashed", path=request.path, generation_id=request[GENERATION_ID])
+            return error_response(plain_error(500, "internal error"))
+
+    @web.middleware
+    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Check the caller, then call the handler."""
+        edge = request.app[EDGE]
+        settings = edge.settings
+        if not edge.asks_for_keys:
+            check_host(request.headers.get(hdrs.HOST), settings)
+            check_origin(request, settings.cors_origins)
+        if request.method == hdrs.METH_OPTIONS and settings.cors_origins:
+            return web.Response(status=204)
+        access = self._access.get(request.match_info.handler, Access.OPEN)
+        key = self._authenticate(request, access)
+        if key is not None:
+            request[KEY] = key
+        check_content_type(request)
+        return await handler(request)
+
+    def _authenticate(self, request: web.Request, access: Access) -> ApiKey | None:
+        edge = request.app[EDGE]
+        try:
+            return authenticate(request, access, edge.keys, asks_for_keys=edge.asks_for_keys)
+        except RequestError as error:
+            wait_s = (
+                self._wrong_keys.add(request.remote or "", time.monotonic()) if error.status == 401 else None
+            )
+            if wait_s is None:
+                raise
+            raise RequestError(
+                "too many requests with a wrong API key from this address",
+                status=429,
+                error_type="rate_limit_exceeded",
+                headers={"Retry-After": str(retry_after_seconds(wait_s))},
+            ) from None
+
+
+def _framework_error(request: web.Request, error: web.HTTPException) -> web.Response:
+    """404, 405, 413 and their like, as aiohttp raises them."""
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+    message = {
+        404: f"no such route: {request.method} {request.path}",
+        405: f"{request.method} is not allowed on {request.path}; allowed: {headers.get('Allow', '')}",
+    }.get(error.status, f"{error.status}: {error.reason}")
+    return error_response(plain_error(error.status, message, headers=headers))
+
+
+async def decorate(request: web.Request, response: web.StreamResponse) -> None:
+    """Add what every response carries, streams included, just before its headers go out."""
+    if GENERATION_ID in request and request.method == hdrs.METH_POST:
+        response.headers.setdefault("X-Generation-Id", request[GENERATION_ID])
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and _allows_origin(origin, request.app[EDGE].settings.cors_origins):
+        response.headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin", **CORS_HEADERS})

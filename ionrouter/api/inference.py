@@ -1,0 +1,190 @@
+"""POST chat/completions and completions: one request in, the router's events out, streamed or whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+import structlog
+from aiohttp import web
+
+from ionrouter.api.body import read_json
+from ionrouter.api.pump import EventPump
+from ionrouter.api.responses import header_text, json_response
+from ionrouter.api.sse import COMMENT, DONE, ClientGone, SseResponse, event
+from ionrouter.api.state import EDGE, GENERATION_ID, KEY, Edge
+from ionrouter.errors import IonrouterError, RequestError
+from ionrouter.schema.answers import AnswerFrame, as_chunk, gathered
+from ionrouter.schema.chat import ChatRequest
+from ionrouter.schema.completions import CompletionRequest
+from ionrouter.schema.errors import error_body
+from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished
+from ionrouter.schema.request import InferenceRequest, Kind
+from ionrouter.schema.validation import validated
+
+_log = structlog.get_logger(__name__)
+
+MODELS: dict[Kind, type[ChatRequest] | type[CompletionRequest]] = {
+    "chat": ChatRequest,
+    "completions": CompletionRequest,
+}
+MAX_SESSION_ID = 256
+
+
+async def chat_completions(request: web.Request) -> web.StreamResponse:
+    return await _serve(request, "chat")
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    return await _serve(request, "completions")
+
+
+async def _serve(request: web.Request, kind: Kind) -> web.StreamResponse:
+    edge = request.app[EDGE]
+    wanted, frame, ignored = await read_request(request, kind)
+    async with EventPump(edge.router.stream(wanted)) as pump:
+        with edge.in_flight.track(pump), edge.metrics.in_flight.track_inprogress():
+            if wanted.stream:
+                return await _Stream(request, edge, pump, frame, ignored).serve()
+            return await _whole(pump, frame, ignored)
+
+
+async def read_request(
+    request: web.Request, kind: Kind
+) -> tuple[InferenceRequest, AnswerFrame, tuple[str, ...]]:
+    """Validate and freeze a request; the third value names legacy fields that are accepted without effect."""
+    arrived_at = time.monotonic()
+    edge = request.app[EDGE]
+    body = await read_json(request, edge.settings.max_body_bytes)
+    parsed = validated(MODELS[kind], body)
+    key = request.get(KEY)
+    wanted = parsed.to_request(
+        body,
+        kind=kind,
+        request_id=request[GENERATION_ID],
+        characters=parsed.num_characters(),
+        modalities=parsed.input_modalities(),
+        session_id=_session_id(request),
+        key_id=key.hash if key else None,
+        arrived_at=arrived_at,
+    )
+    frame = AnswerFrame(
+        wanted.id, kind, int(time.time()), wanted.model, hides_reasoning=parsed.hides_reasoning
+    )
+    return wanted, frame, parsed.ignored
+
+
+def _session_id(request: web.Request) -> str | None:
+    session = request.headers.get("x-session-id")
+    if session is not None and len(session) > MAX_SESSION_ID:
+        raise RequestError(
+            f"x-session-id: should have at most {MAX_SESSION_ID} characters", param="x-session-id"
+        )
+    return session or None
+
+
+def route_headers(committed: Committed, ignored: Iterable[str]) -> dict[str, str]:
+    """Say without being asked where the answer came from and what was left out."""
+    headers = {"X-Ionrouter-Route": header_text(f"{committed.endpoint_id}; {committed.reason}")}
+    if dropped := (*committed.dropped, *ignored):
+        headers["X-Ionrouter-Dropped"] = header_text(", ".join(dropped))
+    return headers
+
+
+async def _whole(pump: EventPump, frame: AnswerFrame, ignored: tuple[str, ...]) -> web.Response:
+    """Wait for the end, then answer; a failure half way still has a real status."""
+    chunks: list[Chunk] = []
+    complete: Complete | None = None
+    finished: Finished | None = None
+    headers: dict[str, str] = {}
+    while (batch := await pump.take()) is not None:
+        for item in batch:
+            match item:
+                case Committed():
+                    frame.commit(item)
+                    headers = route_headers(item, ignored)
+                case Chunk():
+                    chunks.append(item)
+                case Complete():
+                    complete = item
+                case Finished():
+                    finished = item
+    if finished is None:
+        raise RuntimeError("the router's events ended without Finished")
+    return json_response(frame.whole(complete or gathered(chunks), finished), headers=headers)
+
+
+class _Stream:
+    """One streamed answer: silent until there is something to say, then events, then [DONE] or one error."""
+
+    def __init__(
+        self, request: web.Request, edge: Edge, pump: EventPump, frame: AnswerFrame, ignored: tuple[str, ...]
+    ) -> None:
+        self._sse = SseResponse(request)
+        self._pump = pump
+        self._frame = frame
+        self._ignored = ignored
+        self._first_comment_s = edge.router.table.settings.heartbeat_after_s
+        self._comment_every_s = edge.settings.heartbeat_interval_s
+        self._late_route: Mapping[str, str] = {}  # the route, when the headers left before it was known
+
+    async def serve(self) -> web.StreamResponse:
+        try:
+            await self._relay()
+        except ClientGone as gone:
+            _log.debug("client_left", generation_id=self._frame.id, reason=str(gone))
+        except Exception as error:
+            if not self._sse.has_started:
+                raise
+            await self._fail(error)
+        return self._sse.response
+
+    async def _relay(self) -> None:
+        while (batch := await self._pump.take(self._patience_s())) is not None:
+            if not batch:
+                self._sse.set_headers({"X-Ionrouter-Route": "pending"})
+                await self._sse.write([COMMENT])
+            elif parts := [part for item in batch if (part := self._encode(item))]:
+                await self._sse.write(parts)
+        await self._sse.end()
+
+    def _patience_s(self) -> float:
+        return self._comment_every_s if self._sse.has_started else self._first_comment_s
+
+    def _encode(self, item: Event) -> bytes:
+        match item:
+            case Committed():
+                return self._commit(item)
+            case Chunk():
+                return event(self._frame.chunk(item)) if item.choices else b""
+            case Complete():
+                return event(self._frame.chunk(as_chunk(item)))
+            case Finished():
+                return self._finish(item)
+
+    def _commit(self, committed: Committed) -> bytes:
+        self._frame.commit(committed)
+        headers = route_headers(committed, self._ignored)
+        if self._sse.has_started:
+            self._late_route = headers
+        self._sse.set_headers(headers)
+        return b""
+
+    def _finish(self, finished: Finished) -> bytes:
+        last = self._frame.usage_chunk(finished)
+        if self._late_route:
+            last["ionrouter"] = {
+                "route": self._late_route["X-Ionrouter-Route"],
+                "dropped": self._late_route.get("X-Ionrouter-Dropped"),
+            }
+        return event(last) + DONE
+
+    async def _fail(self, error: Exception) -> None:
+        """End a stream that has begun: one error chunk, no [DONE]."""
+        if not isinstance(error, IonrouterError):
+            _log.exception("stream_crashed", generation_id=self._frame.id)
+        try:
+            await self._sse.write([event(self._frame.error_chunk(error_body(error).error()))])
+            await self._sse.end()
+        except ClientGone as gone:
+            _log.debug("client_left", generation_id=self._frame.id, reason=str(gone))

@@ -1,0 +1,114 @@
+"""The query parameters of GET /models: filters, orders, pages. Pure functions of routes and a query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ionrouter.api.cards import author_of, cheapest, context_length, enabled
+from ionrouter.errors import RequestError
+from ionrouter.routing.table import ModelRoute
+
+DEFAULT_LIMIT, MAX_LIMIT = 500, 1000
+PER_MILLION = 1_000_000
+
+Filter = Callable[[ModelRoute, str], bool]
+Speed = Callable[[ModelRoute], float | None]
+
+
+def _names(value: str) -> set[str]:
+    return {part.strip().lower() for part in value.split(",") if part.strip()}
+
+
+def _prompt_price(model: ModelRoute) -> float:
+    endpoint = cheapest(enabled(model) or model.endpoints)
+    return endpoint.price.prompt * PER_MILLION if endpoint else 0.0
+
+
+def _output_price(model: ModelRoute) -> float:
+    endpoint = cheapest(enabled(model) or model.endpoints)
+    return endpoint.price.completion * PER_MILLION if endpoint else 0.0
+
+
+def _supports(model: ModelRoute, value: str) -> bool:
+    return any(_names(value) <= endpoint.supported_parameters for endpoint in enabled(model))
+
+
+def _has_modalities(have: Sequence[str], value: str) -> bool:
+    return value == "all" or _names(value) <= set(have)
+
+
+def _matches(model: ModelRoute, value: str) -> bool:
+    return value.lower() in f"{model.id} {model.name}".lower()
+
+
+def _served_by(model: ModelRoute, value: str) -> bool:
+    wanted = _names(value)
+    return any({e.provider.slug.lower(), e.provider.name.lower()} & wanted for e in enabled(model))
+
+
+# Query parameter -> whether a model passes.
+FILTERS: dict[str, Filter] = {
+    "q": _matches,
+    "supported_parameters": _supports,
+    "input_modalities": lambda model, v: _has_modalities(model.input_modalities, v),
+    "output_modalities": lambda model, v: _has_modalities(model.output_modalities, v),
+    "context": lambda model, v: (context_length(model) or 0) >= _number("context", v),
+    "min_price": lambda model, v: _prompt_price(model) >= _number("min_price", v),
+    "max_price": lambda model, v: _prompt_price(model) <= _number("max_price", v),
+    "min_output_price": lambda model, v: _output_price(model) >= _number("min_output_price", v),
+    "max_output_price": lambda model, v: _output_price(model) <= _number("max_output_price", v),
+    "model_authors": lambda model, v: author_of(model.id).lower() in _names(v),
+    "providers": _served_by,
+    "zdr": lambda model, v: v != "true" or any(e.provider.zdr for e in enabled(model)),
+}
+
+
+def select_models(models: Sequence[ModelRoute], query: Mapping[str, str]) -> list[ModelRoute]:
+    """Keep the models that pass every filter given; parameters that are not known are ignored."""
+    chosen = list(models)
+    for name, passes in FILTERS.items():
+        if value := query.get(name):
+            chosen = [model for model in chosen if passes(model, value)]
+    return chosen
+
+
+def sort_models(
+    models: list[ModelRoute], order: str | None, *, latency: Speed, throughput: Speed
+) -> list[ModelRoute]:
+    """Order the list; models without the figure asked for go last, an unknown order changes nothing."""
+    keys: dict[str, Callable[[ModelRoute], float | None]] = {
+        "pricing-low-to-high": _prompt_price,
+        "pricing-high-to-low": lambda model: -_prompt_price(model),
+        "context-high-to-low": lambda model: -(context_length(model) or 0),
+        "newest": lambda model: -model.created,
+        "latency-low-to-high": latency,
+        "throughput-high-to-low": lambda model: _negated(throughput(model)),
+    }
+    if order is None or order not in keys:
+        return models
+    figures = {model.id: keys[order](model) for model in models}
+    return sorted(models, key=lambda m: (figures[m.id] is None, figures[m.id] or 0.0))
+
+
+def page(models: Sequence[ModelRoute], query: Mapping[str, str]) -> tuple[Sequence[ModelRoute], int | None]:
+    """Cut a page out if offset or limit is given; the second value is the next offset."""
+    if "offset" not in query and "limit" not in query:
+        return models, None
+    offset = int(_number("offset", query.get("offset", "0")))
+    limit = min(int(_number("limit", query.get("limit", str(DEFAULT_LIMIT)))), MAX_LIMIT)
+    end = offset + max(limit, 1)
+    return models[offset:end], end if end < len(models) else None
+
+
+def _negated(value: float | None) -> float | None:
+    return None if value is None else -value
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise RequestError(f"{name}: should be a number that is not negative, got '{value[:40]}'", param=name)
+    return number

@@ -1,0 +1,57 @@
+"""Health, metrics, dry runs and reload: for operators and their machines, not for inference clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from ionrouter import metrics
+from ionrouter.api.inference import read_request
+from ionrouter.api.responses import json_response
+from ionrouter.api.state import EDGE
+
+
+async def health(request: web.Request) -> web.Response:
+    """Readiness: 200 when this process should get traffic, else 503; the JSON says why."""
+    readiness = request.app[EDGE].readiness
+    return json_response(readiness.report(), status=200 if readiness.is_ready else 503)
+
+
+async def livez(_request: web.Request) -> web.Response:
+    """Liveness: the event loop turns."""
+    return json_response({"status": "ok"})
+
+
+async def prometheus(request: web.Request) -> web.Response:
+    body = request.app[EDGE].metrics.render()
+    return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+
+async def explain(request: web.Request) -> web.Response:
+    """Say where this request would go and why, sending nothing: a whole chat request as the body."""
+    wanted, _, _ = await read_request(request, "chat")
+    return json_response({"data": plain(request.app[EDGE].router.explain(wanted))})
+
+
+async def reload(request: web.Request) -> web.Response:
+    """Read routes.yaml again; a file with errors changes nothing and is answered with all of them."""
+    return json_response({"data": dict(await request.app[EDGE].reload())})
+
+
+def plain(value: Any) -> Any:
+    """Make JSON of frozen values: dataclasses, enums, sets, tuples."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value

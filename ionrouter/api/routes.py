@@ -1,0 +1,50 @@
+"""Every path this server answers and what it asks of the caller. The rest is a 404 in the envelope."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from ionrouter.api import catalogue, inference, operations
+from ionrouter.api.doors import Doors, Handler, decorate
+from ionrouter.api.guard import Access
+from ionrouter.api.state import EDGE, Edge
+
+PREFIXES = ("/api/v1", "/v1")
+
+# Under both prefixes.
+API: tuple[tuple[str, str, Handler, Access], ...] = (
+    ("POST", "/chat/completions", inference.chat_completions, Access.INFERENCE),
+    ("POST", "/completions", inference.completions, Access.INFERENCE),
+    ("GET", "/models", catalogue.list_models, Access.CATALOGUE),
+    ("GET", "/models/count", catalogue.count_models, Access.CATALOGUE),
+    ("GET", "/models/{model:.+}/endpoints", catalogue.model_endpoints, Access.CATALOGUE),
+    ("GET", "/models/{model:.+}", catalogue.retrieve_model, Access.CATALOGUE),
+    ("GET", "/model/{model:.+}", catalogue.get_model, Access.CATALOGUE),
+    ("GET", "/providers", catalogue.list_providers, Access.CATALOGUE),
+    ("POST", "/routing/explain", operations.explain, Access.ANY_KEY),
+    ("POST", "/admin/reload", operations.reload, Access.MANAGEMENT),
+)
+# At the root and under both prefixes: probes and scrapers look in both places.
+OPERATIONS: tuple[tuple[str, str, Handler, Access], ...] = (
+    ("GET", "/health", operations.health, Access.OPEN),
+    ("GET", "/livez", operations.livez, Access.OPEN),
+    ("GET", "/metrics", operations.prometheus, Access.ANY_KEY),
+)
+
+
+def make_application(edge: Edge) -> web.Application:
+    """Join the routes, the doors and the parts behind them."""
+    table = [(m, prefix + path, h, a) for prefix in PREFIXES for m, path, h, a in API + OPERATIONS]
+    table += list(OPERATIONS)
+    doors = Doors({handler: access for _, _, handler, access in table}, edge.settings.max_wrong_keys)
+    app = web.Application(
+        middlewares=[doors.envelope, doors.admit],
+        client_max_size=edge.settings.max_body_bytes,
+    )
+    app[EDGE] = edge
+    for method, path, handler, _ in table:
+        app.router.add_route(method, path, handler)
+        if method == "GET":
+            app.router.add_route("HEAD", path, handler)
+    app.on_response_prepare.append(decorate)
+    return app

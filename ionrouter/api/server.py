@@ -1,0 +1,64 @@
+"""The HTTP server around the application: every answer it makes on its own is an envelope too.
+
+aiohttp answers malformed HTTP with text/plain before any middleware runs; this is the place that does not.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from ionrouter.api.responses import error_response
+from ionrouter.schema.errors import INTERNAL_ERROR, plain_error
+
+
+class EnvelopeHandler(RequestHandler):
+    """A connection whose own errors (bad request line, oversized header) are JSON."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Log as aiohttp does, answer in the envelope, close the connection."""
+        super().handle_error(request, status, exc, message)  # logs, and raises if bytes are out already
+        phrase = HTTPStatus(status).phrase
+        body = INTERNAL_ERROR if status == 500 else plain_error(status, f"malformed HTTP request: {phrase}")
+        response = error_response(body)
+        response.force_close()
+        return response
+
+
+class EnvelopeServer(web.Server):
+    def __init__(self, *args: Any, handler_options: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._handler_options = handler_options
+
+    def __call__(self) -> RequestHandler:
+        return EnvelopeHandler(self, loop=self._loop, **self._handler_options)
+
+
+class EnvelopeRunner(web.AppRunner):
+    """An AppRunner that makes EnvelopeServers. A client that leaves cancels its handler."""
+
+    __slots__ = ("_handler_options",)
+
+    def __init__(self, app: web.Application, **handler_options: Any) -> None:
+        super().__init__(app)
+        self._handler_options = {"access_log": None, **handler_options}
+
+    async def _make_server(self) -> web.Server:
+        plain = await super()._make_server()
+        return EnvelopeServer(
+            plain.request_handler,
+            request_factory=plain.request_factory,
+            handler_cancellation=True,
+            handler_options=self._handler_options,
+        )

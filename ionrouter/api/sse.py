@@ -1,0 +1,74 @@
+"""Server-sent events on one response: framing, headers, one write for all that is ready. Knows no shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from ionrouter.schema import json
+
+HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # or a proxy in front would collect the stream
+}
+COMMENT = b": OPENROUTER PROCESSING\n\n"
+DONE = b"data: [DONE]\n\n"
+# A client that takes nothing for this long holds an endpoint for nobody.
+WRITE_TIMEOUT_S = 60.0
+
+
+class ClientGone(Exception):
+    """The client left or stopped reading; nobody is there to be told."""
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data) + b"\n\n"
+
+
+class SseResponse:
+    """A stream that starts with its first write, because until then its status can still change."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._response = web.StreamResponse(headers=HEADERS)
+
+    @property
+    def has_started(self) -> bool:
+        return self._response.prepared
+
+    def set_headers(self, headers: Mapping[str, str]) -> None:
+        """Add headers; without effect once the stream has started."""
+        if not self.has_started:
+            self._response.headers.update(headers)
+
+    async def write(self, parts: Iterable[bytes]) -> None:
+        """Send the parts in one write; raises ClientGone."""
+        try:
+            if not self.has_started:
+                await self._response.prepare(self._request)
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await self._response.write(b"".join(parts))
+        except TimeoutError:
+            self._abandon()
+            raise ClientGone(f"read nothing for {WRITE_TIMEOUT_S:.0f} s") from None
+        except ConnectionError as error:
+            raise ClientGone(str(error)) from None
+
+    async def end(self) -> web.StreamResponse:
+        try:
+            await self._response.write_eof()
+        except ConnectionError as error:
+            raise ClientGone(str(error)) from None
+        return self._response
+
+    @property
+    def response(self) -> web.StreamResponse:
+        return self._response
+
+    def _abandon(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()

@@ -1,0 +1,54 @@
+"""What every handler may reach, put together by app.py. Holds parts; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from ionrouter.api.inflight import InFlight
+from ionrouter.api.readiness import Readiness
+from ionrouter.metrics import Metrics
+from ionrouter.routing.table import RoutingTable
+from ionrouter.schema.events import Event
+from ionrouter.schema.request import InferenceRequest
+from ionrouter.settings import Settings
+from ionrouter.stats.book import StatsBook
+from ionrouter.store.keys import ApiKey, KeyStore
+
+
+class Routes(Protocol):
+    """What the edge needs of the router."""
+
+    table: RoutingTable
+
+    def stream(self, request: InferenceRequest) -> AsyncGenerator[Event, None]: ...
+
+    def explain(self, request: InferenceRequest) -> Any: ...
+
+
+Reload = Callable[[], Awaitable[Mapping[str, Any]]]
+EndpointStatus = Callable[[str], int]  # endpoint id -> OpenRouter's status: 0 operational, negative degraded
+
+
+@dataclass(slots=True)
+class Edge:
+    """The parts behind the HTTP edge."""
+
+    settings: Settings
+    router: Routes
+    stats: StatsBook
+    metrics: Metrics
+    readiness: Readiness
+    reload: Reload
+    asks_for_keys: bool
+    keys: KeyStore | None  # None: no state folder could be opened, and keys are off
+    endpoint_status: EndpointStatus = lambda _endpoint_id: 0
+    in_flight: InFlight = field(default_factory=InFlight)
+
+
+EDGE = web.AppKey("edge", Edge)
+GENERATION_ID = web.RequestKey("generation_id", str)
+KEY = web.RequestKey("key", ApiKey)
