@@ -1,4 +1,4 @@
-"""What the words of an error message mean, for upstreams that say nothing better. One table, read in order."""
+"""What the words of an error message mean, for upstreams that say nothing better. One table, in order."""
 
 from __future__ import annotations
 

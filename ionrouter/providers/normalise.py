@@ -1,0 +1,225 @@
+"""StreamNormaliser and `complete`: an upstream's JSON as Chunk and Complete. No bytes, no sockets.
+
+Every provider that speaks OpenAI's shapes, litellm's worker included, goes through here, so that leniences
+are learned once. Errors found in an answer of status 200 are raised as UpstreamError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ionrouter.providers.content import finite, read_content
+from ionrouter.providers.error_body import find_error
+from ionrouter.providers.finish import read_finish
+from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.tool_calls import ToolCalls, whole_calls
+from ionrouter.providers.usage_body import merge_usage, read_usage
+from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
+from ionrouter.schema.request import Kind
+from ionrouter.schema.usage import Usage
+
+
+@dataclass(slots=True)
+class _ChoiceState:
+    calls: ToolCalls = field(default_factory=ToolCalls)
+    is_finished: bool = False
+    has_content: bool = False
+
+
+class StreamNormaliser:
+    """One stream's memory: open tool calls, finished choices, usage (given out once, at the end)."""
+
+    def __init__(self, kind: Kind, errors: ErrorReader, num_choices: int = 1) -> None:
+        self._kind = kind
+        self._errors = errors
+        self._num_choices = num_choices
+        self._choices: dict[int, _ChoiceState] = {}
+        self._usage: Usage | None = None
+        self._upstream_id: str | None = None
+        self._service_tier: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice asked for has its finish reason: only usage and the end may follow."""
+        done = sum(state.is_finished for state in self._choices.values())
+        return done >= max(self._num_choices, len(self._choices))
+
+    def chunk(self, payload: Any) -> Chunk | None:
+        """Normalise one event's JSON; None when nothing is left of it. Raises UpstreamError."""
+        if not isinstance(payload, dict):
+            raise self._errors.fault("malformed", f"an event is not an object: {str(payload)[:80]}")
+        if (error := find_error(payload)) is not None:
+            raise self._errors.payload(error)
+        self._usage = merge_usage(self._usage, read_usage(payload.get("usage")))
+        self._upstream_id = self._upstream_id or _name(payload.get("id"))
+        self._service_tier = _name(payload.get("service_tier")) or self._service_tier
+        deltas = tuple(self._delta(choice, position) for position, choice in _choices(payload))
+        return self._with_ids(Chunk(choices=deltas)) if deltas else None
+
+    def end(self, *, is_done: bool) -> Iterator[Chunk]:
+        """Yield what a stream's clean end leaves to say; raises UpstreamError when it ended too soon.
+
+        `is_done`: the end was announced by [DONE]. Then text without a finish reason counts as whole.
+        """
+        if not any(state.is_finished or state.has_content for state in self._choices.values()):
+            raise self._errors.fault("empty", "the upstream ended the stream without an answer")
+        open_ones = [i for i, state in self._choices.items() if not state.is_finished]
+        if open_ones and not is_done:
+            raise self._errors.fault("cut", "the upstream ended the stream before a finish reason")
+        if open_ones:
+            finishes = tuple(ChoiceDelta(i, {}, self._missing_finish(i)) for i in sorted(open_ones))
+            yield self._with_ids(Chunk(choices=finishes))
+        if self._usage is not None:
+            yield self._with_ids(Chunk(usage=self._usage))
+
+    def _missing_finish(self, index: int) -> Any:
+        return "tool_calls" if self._choices[index].calls else "stop"
+
+    def _with_ids(self, chunk: Chunk) -> Chunk:
+        return Chunk(chunk.choices, chunk.usage, self._upstream_id, self._service_tier)
+
+    def _delta(self, choice: dict[str, Any], position: int) -> ChoiceDelta:
+        index = _index(choice.get("index"), position)
+        state = self._choices.setdefault(index, _ChoiceState())
+        if error := choice.get("error"):
+            raise self._errors.payload(error)
+        delta = _read_text(choice) if self._kind == "completions" else self._read_delta(choice, state)
+        reason, native = read_finish(choice.get("finish_reason"), has_tool_calls=bool(state.calls))
+        if reason == "error":
+            raise self._errors.fault("finish_error", f"the upstream finished with {native!r}")
+        if state.is_finished:
+            reason = native = None  # repeated on the usage chunk by some servers
+        state.is_finished = state.is_finished or reason is not None
+        out = ChoiceDelta(index, delta, reason, native, _logprobs(choice))
+        if not state.has_content:
+            state.has_content = Chunk(choices=(ChoiceDelta(index, delta),)).commits
+        return out
+
+    def _read_delta(self, choice: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:
+        source = next((v for key in ("delta", "message") if isinstance(v := choice.get(key), dict)), None)
+        if source is None:
+            return {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
+        out: dict[str, Any] = {"role": "assistant"} if source.get("role") else {}
+        out.update(read_content(source))
+        fragments = state.calls.fragments(source.get("tool_calls")) or state.calls.legacy(
+            source.get("function_call")
+        )
+        if fragments:
+            out["tool_calls"] = fragments
+        return out
+
+
+def complete(kind: Kind, payload: Any, errors: ErrorReader) -> Complete:
+    """Normalise a whole answer; raises UpstreamError for errors in it and for an empty one."""
+    if not isinstance(payload, dict):
+        raise errors.fault("malformed", f"the answer is not an object: {str(payload)[:80]}")
+    if (error := find_error(payload)) is not None:
+        raise errors.payload(error)
+    usage, upstream_id = read_usage(payload.get("usage")), _name(payload.get("id"))
+    tier = _name(payload.get("service_tier"))
+    if kind == "embeddings":
+        return Complete((), usage, upstream_id, tier, _embeddings(payload.get("data"), errors))
+    choices = tuple(_choice(kind, choice, position, errors) for position, choice in _choices(payload))
+    if not choices:
+        raise errors.fault("empty", "the upstream answered without any choice")
+    return Complete(choices, usage, upstream_id, tier)
+
+
+def as_chunks(answer: Complete) -> Iterator[Chunk]:
+    """Split a whole answer into chunks, for an upstream that was asked to stream and did not."""
+    for choice in answer.choices:
+        delta = {key: value for key, value in choice.message.items() if value is not None}
+        if calls := delta.get("tool_calls"):
+            delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
+        only = ChoiceDelta(
+            choice.index, delta, choice.finish_reason, choice.native_finish_reason, choice.logprobs
+        )
+        yield Chunk((only,), None, answer.upstream_id, answer.service_tier)
+    if answer.usage is not None:
+        yield Chunk((), answer.usage, answer.upstream_id, answer.service_tier)
+
+
+def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorReader) -> Choice:
+    if error := choice.get("error"):
+        raise errors.payload(error)
+    message = _read_text(choice) if kind == "completions" else _read_message(choice)
+    reason, native = read_finish(choice.get("finish_reason"), has_tool_calls=bool(message.get("tool_calls")))
+    if reason == "error":
+        raise errors.fault("finish_error", f"the upstream finished with {native!r}")
+    index = _index(choice.get("index"), position)
+    if reason is None:
+        if not Chunk(choices=(ChoiceDelta(index, message),)).commits:
+            raise errors.fault("empty", "the upstream answered without text and without a finish reason")
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+    return Choice(index, message, reason, native, _logprobs(choice))
+
+
+def _read_message(choice: dict[str, Any]) -> dict[str, Any]:
+    source = next((v for key in ("message", "delta") if isinstance(v := choice.get(key), dict)), {})
+    message: dict[str, Any] = {"role": "assistant", "content": None, **read_content(source)}
+    if "message" not in choice and isinstance(choice.get("text"), str):
+        message["content"] = choice["text"]
+    if calls := whole_calls(source.get("tool_calls"), source.get("function_call")):
+        message["tool_calls"] = calls
+    return message
+
+
+def _read_text(choice: dict[str, Any]) -> dict[str, Any]:
+    """For kind "completions": {"text": ...}, from `text` or from a chat-like delta or message."""
+    out: dict[str, Any] = {}
+    source = next((v for key in ("delta", "message") if isinstance(v := choice.get(key), dict)), {})
+    content = read_content(source)
+    text = choice.get("text")
+    out["text"] = text if isinstance(text, str) else content.pop("content", None) or ""
+    out.update(read_content({k: choice[k] for k in ("reasoning", "reasoning_content") if k in choice}))
+    return out
+
+
+def _choices(payload: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    choices = payload.get("choices")
+    if isinstance(choices, dict):
+        choices = [choices]
+    for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+        if isinstance(choice, dict):
+            yield position, choice
+
+
+def _embeddings(data: Any, errors: ErrorReader) -> tuple[dict[str, Any], ...]:
+    rows = [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+    if not rows:
+        raise errors.fault("empty", "the upstream answered without embeddings")
+    out = []
+    for position, row in enumerate(rows):
+        vector = row.get("embedding")
+        if not (isinstance(vector, str) and vector) and not _is_vector(vector):
+            raise errors.fault("malformed", f"embedding {position} is not a list of finite numbers")
+        index = _index(row.get("index"), position)
+        out.append({"object": "embedding", "index": index, "embedding": vector})
+    return tuple(sorted(out, key=lambda row: row["index"]))
+
+
+def _is_vector(value: Any) -> bool:
+    try:
+        return isinstance(value, list) and bool(value) and all(map(math.isfinite, value))
+    except TypeError:
+        return False
+
+
+def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
+    logprobs = choice.get("logprobs")
+    return finite(logprobs) if isinstance(logprobs, dict) and logprobs else None
+
+
+def _index(value: Any, position: int) -> int:
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6:
+        return int(value)
+    return position
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,139 @@
+"""ToolCalls: one choice's tool calls put in order, whatever the upstream left out. Knows nothing of chunks.
+
+Out: indexes 0, 1, 2 ...; `id`, `type` and `name` on the fragment that opens a call and there only;
+`arguments` always a string.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ionrouter.schema import json
+
+
+@dataclass(slots=True)
+class _Call:
+    index: int  # ours
+    id: str
+    name: str = ""
+    has_arguments: bool = False
+
+
+class ToolCalls:
+    """The calls opened so far. A fragment belongs to a call by index, else by id, else to the last one."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}  # the upstream's index -> the call opened last under it
+        self._by_id: dict[str, _Call] = {}  # the upstream's id
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def fragments(self, items: Any) -> list[dict[str, Any]]:
+        """Normalise the `tool_calls` of one delta."""
+        if isinstance(items, dict):
+            items = [items]
+        if not isinstance(items, list):
+            return []
+        return [out for item in items if isinstance(item, dict) and (out := self._fragment(item))]
+
+    def legacy(self, function_call: Any) -> list[dict[str, Any]]:
+        """Normalise the deprecated `function_call`: a single call without index or id."""
+        return self.fragments([{"function": function_call}]) if isinstance(function_call, dict) else []
+
+    def _fragment(self, item: dict[str, Any]) -> dict[str, Any] | None:
+        function = item.get("function")
+        function = function if isinstance(function, dict) else {}
+        index, call_id = _integer(item.get("index")), _string(item.get("id"))
+        name, arguments = _string(function.get("name")), _arguments(function.get("arguments"))
+        call = self._find(index, call_id, name)
+        if call is None:
+            return self._open(index, call_id, name, arguments, item)
+        return _continue(call, name, arguments)
+
+    def _find(self, index: int | None, call_id: str, name: str) -> _Call | None:
+        """Return the call a fragment continues, None when it opens one."""
+        if index is not None and index not in self._by_index:
+            # A fresh index with a known id and no name: the upstream counts fragments, not calls.
+            return self._by_id.get(call_id) if call_id and not name else None
+        if index is not None:
+            call = self._by_index[index]
+            return None if _is_another(call, call_id, name) else call
+        if call_id:
+            return self._by_id.get(call_id)
+        last = self._calls[-1] if self._calls else None
+        return None if last is not None and name and last.name else last
+
+    def _open(
+        self, index: int | None, call_id: str, name: str, arguments: str, item: dict[str, Any]
+    ) -> dict[str, Any]:
+        is_fresh = bool(call_id) and call_id not in self._by_id
+        call = _Call(len(self._calls), call_id if is_fresh else f"call_{secrets.token_hex(12)}", name)
+        call.has_arguments = bool(arguments)
+        self._calls.append(call)
+        self._by_index[call.index if index is None else index] = call
+        self._by_id[call_id or call.id] = call
+        kind = _string(item.get("type")) or "function"
+        function = {"name": name, "arguments": arguments} if name else {"arguments": arguments}
+        return {"index": call.index, "id": call.id, "type": kind, "function": function}
+
+
+def _is_another(call: _Call, call_id: str, name: str) -> bool:
+    """Some upstreams send every parallel call as index 0; some a new id with every fragment of one call."""
+    if not name:
+        return False
+    if call_id and call_id != call.id:
+        return True
+    return not call_id and call.has_arguments and name != call.name
+
+
+def _continue(call: _Call, name: str, arguments: str) -> dict[str, Any] | None:
+    function: dict[str, Any] = {}
+    if name and not call.name:
+        call.name = name
+        function["name"] = name
+    if arguments:
+        call.has_arguments = True
+        function["arguments"] = arguments
+    return {"index": call.index, "function": function} if function else None
+
+
+def whole_calls(items: Any, function_call: Any) -> list[dict[str, Any]]:
+    """Normalise a whole message's calls: ids made where missing, arguments a string, no indexes."""
+    calls = ToolCalls()
+    opened = [call for item in _dicts(items) for call in calls.fragments([item])]
+    opened = opened or calls.legacy(function_call)
+    for call in opened:
+        call.pop("index")
+        call["function"].setdefault("name", "")
+        call["function"].setdefault("arguments", "")
+    return [call for call in opened if "id" in call]
+
+
+def _dicts(items: Any) -> Iterable[dict[str, Any]]:
+    # In a whole message every entry is a call of its own, so its position is its index.
+    for position, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            yield {**item, "index": position}
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and value.isdigit():
+        return int(value)
+    return int(value) if isinstance(value, int | float) and value == value and 0 <= value < 1e6 else None
+
+
+def _arguments(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value).decode("utf-8")

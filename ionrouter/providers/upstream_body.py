@@ -1,0 +1,68 @@
+"""The JSON an OpenAI-shaped upstream gets: final fields, our model name, usage always asked for.
+
+What decides where a request goes (model, address, key, headers) never comes from a caller's options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ionrouter.providers.base import UpstreamRequest
+
+# Names litellm or an SDK would read as an instruction. Matched in lower case, at the top level of a body.
+_PROTECTED = frozenset(
+    (
+        *("model", "messages", "prompt", "input", "stream", "stream_options"),
+        *("api_key", "api_base", "base_url", "url", "api_version", "api_type", "organization", "proxy"),
+        *("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "ssl_verify", "client"),
+        *("custom_llm_provider", "model_list", "fallbacks", "context_window_fallback_dict", "deployment_id"),
+        *("num_retries", "max_retries", "timeout", "request_timeout", "mock_response", "mock_tool_calls"),
+        *("callbacks", "success_callback", "failure_callback", "caching", "cache", "logger_fn", "model_info"),
+        *(
+            "acompletion",
+            "shared_session",
+            "preset_cache_key",
+            "input_cost_per_token",
+            "output_cost_per_token",
+        ),
+    )
+)
+_PROTECTED_PREFIXES = ("litellm_", "aws_", "vertex_", "azure_")
+_LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first wins when a caller gives both
+
+
+def is_protected(name: str) -> bool:
+    """Whether a field may never come from a caller: it chooses the model, the address or the credentials."""
+    lowered = name.lower()
+    return lowered in _PROTECTED or lowered.startswith(_PROTECTED_PREFIXES)
+
+
+def without_protected(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options` without protected names."""
+    return {name: value for name, value in options.items() if not is_protected(name)}
+
+
+def build_body(request: UpstreamRequest) -> dict[str, Any]:
+    """Build the body for POST; never changes `request.body`."""
+    body = {**request.body, **without_protected(request.options), "model": request.endpoint.upstream_model}
+    body = with_one_length(body, _option(request, "max_tokens_field"))
+    asked = body.pop("stream_options", None)
+    if request.stream and request.kind != "embeddings":
+        body["stream"] = True
+        body["stream_options"] = {**(asked if isinstance(asked, dict) else {}), "include_usage": True}
+    return body
+
+
+def with_one_length(body: dict[str, Any], field: Any = None) -> dict[str, Any]:
+    """Keep one cap on new tokens, under `field` when the endpoint names the one it takes."""
+    given = [name for name in _LENGTH_FIELDS if body.get(name) is not None]
+    if not given or (len(given) == 1 and field is None):
+        return body
+    name = field if field in _LENGTH_FIELDS else given[0]
+    rest = {key: value for key, value in body.items() if key not in _LENGTH_FIELDS}
+    return {**rest, name: body[given[0]]}
+
+
+def _option(request: UpstreamRequest, name: str) -> Any:
+    return request.endpoint.options.get(name, request.endpoint.provider.options.get(name))

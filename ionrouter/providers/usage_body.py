@@ -1,0 +1,96 @@
+"""read_usage: token counts from any provider's `usage` object. Knows nothing of prices.
+
+Ours: prompt tokens include cached ones, completion tokens include reasoning (schema/usage.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ionrouter.schema.usage import Usage
+
+_PROMPT = ("prompt_tokens", "input_tokens")
+_COMPLETION = ("completion_tokens", "output_tokens")
+_PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_COMPLETION_DETAILS = ("completion_tokens_details", "output_tokens_details")
+# OpenAI; Together and Moonshot; DeepSeek; Anthropic.
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+
+
+def read_usage(usage: Any) -> Usage | None:
+    """Return the counts, None when `usage` is absent, empty or holds no count at all."""
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = _first(usage, _PROMPT), _first(usage, _COMPLETION)
+    total = _count(usage.get("total_tokens"))
+    if prompt is None and completion is None and total is None:
+        return None
+    prompt_details, completion_details = _nested(usage, _PROMPT_DETAILS), _nested(usage, _COMPLETION_DETAILS)
+    cached = _first(prompt_details, _CACHED) or _first(usage, _CACHED) or 0
+    written = _first(prompt_details, _WRITTEN) or _first(usage, _WRITTEN) or 0
+    reasoning = (
+        _count(completion_details.get("reasoning_tokens")) or _count(usage.get("reasoning_tokens")) or 0
+    )
+    if _counts_cache_apart(usage):
+        prompt = (prompt or 0) + cached + written
+    prompt, completion = _complete(prompt, completion, total)
+    if total is not None and reasoning and total == prompt + completion + reasoning:
+        completion += reasoning  # xAI and some others count reasoning beside the completion
+    return Usage(
+        prompt_tokens=max(prompt, cached),  # a larger cached count: never a negative uncached part
+        completion_tokens=completion,
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        reasoning_tokens=min(reasoning, completion),
+    )
+
+
+def merge_usage(old: Usage | None, new: Usage | None) -> Usage | None:
+    """Join two reports of one answer: counts only grow, so the larger of each is the later."""
+    if old is None or new is None:
+        return new if old is None else old
+    return Usage(
+        prompt_tokens=max(old.prompt_tokens, new.prompt_tokens),
+        completion_tokens=max(old.completion_tokens, new.completion_tokens),
+        cached_tokens=max(old.cached_tokens, new.cached_tokens),
+        cache_write_tokens=max(old.cache_write_tokens, new.cache_write_tokens),
+        reasoning_tokens=max(old.reasoning_tokens, new.reasoning_tokens),
+    )
+
+
+def _counts_cache_apart(usage: dict[str, Any]) -> bool:
+    """Anthropic's own shape: `input_tokens` leaves out what was read from or written to the cache."""
+    return "prompt_tokens" not in usage and (
+        "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage
+    )
+
+
+def _complete(prompt: int | None, completion: int | None, total: int | None) -> tuple[int, int]:
+    """Fill in a missing side from the total."""
+    if prompt is None and completion is None:
+        return total or 0, 0
+    if completion is None:
+        return prompt or 0, max((total or 0) - (prompt or 0), 0)
+    if prompt is None:
+        return max((total or 0) - completion, 0), completion
+    return prompt, completion
+
+
+def _nested(usage: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return next((value for name in names if isinstance(value := usage.get(name), dict)), {})
+
+
+def _first(usage: dict[str, Any], names: tuple[str, ...]) -> int | None:
+    return next((count for name in names if (count := _count(usage.get(name))) is not None), None)
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        value = int(value) if value.strip().isdigit() else None
+    if isinstance(value, int | float) and math.isfinite(value):
+        return max(int(value), 0)
+    return None
