@@ -8,6 +8,7 @@ message holds keeps the second from speaking in the template's voice. Knows no i
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,13 +140,13 @@ class _Guard:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._deadline = 0.0
+        self._rendering = threading.local()  # long prompts are rendered in worker threads
 
     def start(self) -> None:
-        self._deadline = self._clock() + MAX_RENDER_S
+        self._rendering.deadline = self._clock() + MAX_RENDER_S
 
     def check(self, value: Any = None) -> None:
-        if self._clock() > self._deadline:
+        if self._clock() > self._rendering.deadline:
             raise jinja2.TemplateRuntimeError(f"took longer than {MAX_RENDER_S:g} s")
         if isinstance(value, str | list | tuple) and len(value) > MAX_PROMPT_CHARACTERS:
             raise jinja2.TemplateRuntimeError(f"grew beyond {MAX_PROMPT_CHARACTERS} characters")

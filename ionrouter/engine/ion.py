@@ -1,0 +1,219 @@
+"""LocalEngine: one loaded model as asyncio sees it. Ids in, events out.
+
+Owns the C++ engine and its wake-up descriptor; every sequence it starts it also ends. Knows no HTTP,
+no routes and no OpenAI fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ionrouter.engine.kv_memory import choose_kv_bytes, free_memory_bytes
+from ionrouter.engine.loading import EngineSettings, LoadedModel, load_model
+from ionrouter.engine.mailbox import Mailbox, TokenEvent, event_of
+from ionrouter.engine.speed import Speed
+from ionrouter.errors import IonrouterError
+from ionrouter.schema.load import EngineLoad
+
+_log = structlog.get_logger(__name__)
+
+
+class EngineClosed(IonrouterError):
+    """The engine is shutting down; what it was asked to do will not happen."""
+
+
+class GenerationFailed(IonrouterError):
+    """One sequence ended by a fault of ours (NaN logits, a failed step); others are unharmed."""
+
+
+class PromptRefused(IonrouterError):
+    """The engine says that this prompt with these parameters can never run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to continue a prompt; names and neutral values as in `_ion.Engine.submit`."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    stop: tuple[bytes, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    logprobs: int = -1
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class LocalEngine:
+    """A model that runs. Made by `open`, on the event loop that will read from it."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        engine: Any,
+        settings: EngineSettings,
+        load_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.tokenizer = loaded.tokenizer
+        self.template = loaded.template
+        self.vocab_size = int(loaded.config["vocab_size"])
+        self.context_length = int(engine.context_length)  # prompt and answer together
+        self._settings = settings
+        self._engine = engine
+        self._load_s = load_s
+        self._speed = Speed(clock)
+        self._mailboxes: dict[int, Mailbox] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(engine.event_fd, self._deliver)
+
+    @classmethod
+    async def open(
+        cls,
+        settings: EngineSettings,
+        *,
+        cache: Path,
+        progress: bool = False,
+        num_engines: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> LocalEngine:
+        """Fetch, load and start; `num_engines` share the free memory. Raises ConfigError."""
+        started_at = clock()
+        loaded = await asyncio.to_thread(load_model, settings, cache=cache, progress=progress)
+        engine = await asyncio.to_thread(_start, loaded, settings, num_engines)
+        load_s = clock() - started_at
+        local = cls(loaded, engine, settings, load_s, clock)
+        _log.info(
+            "engine_started",
+            weights=settings.weights,
+            numerics=settings.numerics,
+            weight_bytes=loaded.model.weight_bytes,
+            context_length=local.context_length,
+            blocks=int(engine.stats()["blocks_total"]),
+            load_s=round(load_s, 3),
+        )
+        return local
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncIterator[TokenEvent]:
+        """Yield the answer's events; the last has `finish` stop or length. Closing it early aborts.
+
+        Raises PromptRefused before any work, GenerationFailed or EngineClosed if it ends badly.
+        """
+        sequence = self._submit(prompt_ids, params)
+        mailbox = self._mailboxes[sequence] = Mailbox()
+        self._idle.clear()
+        self._speed.start(sequence)
+        event = TokenEvent()
+        try:
+            while event.finish is None:
+                event = await mailbox.take()
+                _raise_for(event)
+                yield event
+        finally:
+            self._forget(sequence)
+            if event.finish is None:
+                self._engine.abort(sequence)
+
+    def _submit(self, prompt_ids: Sequence[int], params: SamplingParams) -> int:
+        if self._is_closed:
+            raise EngineClosed("the engine is shutting down")
+        try:
+            sequence: int = self._engine.submit(list(prompt_ids), **asdict(params))
+        except ValueError as error:
+            raise PromptRefused(str(error)) from error
+        return sequence
+
+    def _forget(self, sequence: int) -> None:
+        del self._mailboxes[sequence]
+        self._speed.end(sequence)
+        if not self._mailboxes:
+            self._idle.set()
+
+    def load(self) -> EngineLoad:
+        """Say how busy the engine is, for the router's estimate of the wait."""
+        stats = self._engine.stats()
+        decode = stats.get("decode_rate") or 0.0
+        running = int(stats["running"])
+        return EngineLoad(
+            ready=not self._is_closed,
+            reason="closed" if self._is_closed else None,
+            waiting_tokens=int(stats["waiting_tokens"]),
+            running=running,
+            waiting=int(stats["waiting"]),
+            max_running=self._settings.max_running,
+            blocks_free=int(stats["blocks_free"]) + int(stats.get("blocks_cached", 0)),
+            blocks_total=int(stats["blocks_total"]),
+            prefill_rate=stats.get("prefill_rate") or None,
+            decode_rate=self._speed.decode_rate or (decode / max(running, 1) or None),
+            load_s=self._load_s,
+        )
+
+    def stats(self) -> dict[str, float]:
+        """The C++ engine's own gauges and counters."""
+        found: dict[str, float] = self._engine.stats()
+        return found
+
+    async def wait_idle(self) -> None:
+        """Wait until no sequence is being read."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """End every sequence, stop the thread, free the memory. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await asyncio.to_thread(self._engine.close)
+        self._deliver()
+        self._loop.remove_reader(self._engine.event_fd)
+
+    def _deliver(self) -> None:
+        for sequence, text, flags, logprobs, cached, error in self._engine.drain():
+            event = event_of(text, flags, logprobs, cached, error)
+            self._speed.record(sequence, event)
+            mailbox = self._mailboxes.get(sequence)
+            if mailbox is not None:  # else: its reader has left
+                mailbox.put(event)
+
+
+def _start(loaded: LoadedModel, settings: EngineSettings, num_engines: int) -> Any:
+    from ionrouter.engine import _ion
+
+    kv_bytes = settings.kv_memory_bytes or choose_kv_bytes(
+        loaded.config,
+        settings.numerics,
+        settings.max_running,
+        free_bytes=free_memory_bytes(),
+        num_engines=num_engines,
+    )
+    table = loaded.tokenizer.token_bytes(int(loaded.config["vocab_size"]))
+    options = {
+        "kv_memory_bytes": kv_bytes,
+        "max_running": settings.max_running,
+        "cache_identity": loaded.identity,
+    }
+    return _ion.Engine(loaded.model, table, list(loaded.tokenizer.stop_ids), options)
+
+
+def _raise_for(event: TokenEvent) -> None:
+    if event.finish == "aborted":
+        raise EngineClosed("the engine is shutting down")
+    if event.finish == "error":
+        raise GenerationFailed(event.error or "the engine failed on this sequence")

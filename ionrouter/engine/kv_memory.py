@@ -1,0 +1,67 @@
+"""How many bytes the KV cache of one model gets. Knows the machine's memory and a model's shape only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ionrouter.errors import ConfigError
+
+_BLOCK_TOKENS = 16
+# Of what is free after the weights: the rest is for activations, the page cache and everybody else.
+_SHARE_OF_FREE = 0.4
+_ELEMENT_BYTES = {"fast": 2, "exact": 4}  # f16 and f32 KV (docs/engine.md, "KV layout")
+
+
+def bytes_per_token(config: Mapping[str, Any], numerics: str) -> int:
+    """Say what one position of one sequence takes: K and V of every layer."""
+    width = int(config["num_kv_heads"]) * int(config["head_dim"])
+    return 2 * int(config["num_layers"]) * width * _ELEMENT_BYTES[numerics]
+
+
+def choose_kv_bytes(
+    config: Mapping[str, Any], numerics: str, max_running: int, *, free_bytes: int, num_engines: int
+) -> int:
+    """Choose an equal share of the free memory, never more than every sequence at full length could fill.
+
+    Raises ConfigError, with both figures, if the share holds not even one block of each running sequence.
+    """
+    token_bytes = bytes_per_token(config, numerics)
+    share = int(free_bytes * _SHARE_OF_FREE / max(num_engines, 1))
+    most = token_bytes * int(config["context_length"]) * max_running
+    least = token_bytes * _BLOCK_TOKENS * max_running
+    if share < least:
+        raise ConfigError(
+            f"kv_memory: {least} bytes are needed for {max_running} sequences, {share} bytes are free; "
+            f"free memory or lower max_running"
+        )
+    return min(share, most)
+
+
+def free_memory_bytes(root: Path = Path("/")) -> int:
+    """Read what this process may still take: the kernel's estimate, and the container's limit if lower."""
+    available = _meminfo_available(root / "proc/meminfo")
+    limit = _cgroup_left(root / "sys/fs/cgroup")
+    return available if limit is None else min(available, limit)
+
+
+def _meminfo_available(path: Path) -> int:
+    for line in path.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * 1024  # the file counts in KiB
+    raise ConfigError(f"{path}: no MemAvailable; set kv_memory")
+
+
+def _cgroup_left(folder: Path) -> int | None:
+    """Bytes left below a cgroup v2 limit; file cache counts as free, since it yields."""
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        current = int((folder / "memory.current").read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    return max(0, int(limit) - current + int(stat.get("inactive_file", 0)))

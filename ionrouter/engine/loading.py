@@ -1,0 +1,95 @@
+"""From a `weights:` value to everything one model needs to run. Blocking: for a thread.
+
+Knows files and their metadata; knows no requests and starts no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ionrouter.engine import tokenizer as tokenizers
+from ionrouter.engine import weights
+from ionrouter.engine.chat_template import ChatTemplate
+from ionrouter.engine.tokenizer import Tokenizer
+from ionrouter.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What distinguishes one engine from another: equal settings share one."""
+
+    weights: str
+    sha256: str | None = None
+    numerics: str = "fast"
+    kv_memory_bytes: int | None = None
+    max_running: int = 64
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Weights in memory with the tokenizer and template that belong to them."""
+
+    model: Any  # _ion.Model
+    config: Mapping[str, Any]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    identity: str  # tells cached KV of different weights apart
+
+
+def load_model(settings: EngineSettings, *, cache: Path, progress: bool) -> LoadedModel:
+    """Fetch if needed and load; raises ConfigError naming the source and the fault."""
+    path = weights.fetch(settings.weights, settings.sha256, cache=cache, progress=progress)
+    try:  # what follows names tensors and metadata keys, not the file
+        return _load_folder(path, settings) if path.is_dir() else _load_gguf(path, settings)
+    except ValueError as error:
+        raise ConfigError(f"{settings.weights}: {error}") from error
+    except MemoryError as error:
+        raise ConfigError(f"{settings.weights}: not enough memory for the weights") from error
+    except ConfigError as error:
+        raise ConfigError(f"{settings.weights}: {error}") from error
+
+
+def _extension() -> Any:
+    try:
+        from ionrouter.engine import _ion
+    except ImportError as error:
+        raise ConfigError(f"the engine is not built: {error}; run `pip install .`") from error
+    return _ion
+
+
+def _load_gguf(path: Path, settings: EngineSettings) -> LoadedModel:
+    ion = _extension()
+    tokenizer = tokenizers.from_gguf(ion.gguf_metadata(str(path)))
+    model = ion.Model.load_gguf(str(path), settings.numerics, settings.threads or 0)
+    return _loaded(model, tokenizer, path, settings)
+
+
+def _load_folder(path: Path, settings: EngineSettings) -> LoadedModel:
+    ion = _extension()
+    tokenizer = tokenizers.from_folder(path)
+    shards = sorted(str(shard) for shard in path.glob("*.safetensors"))
+    if not shards:
+        raise ConfigError("the folder has no *.safetensors file")
+    config_path = path / "config.json"
+    if not config_path.exists():
+        raise ConfigError("the folder has no config.json")
+    config_json = config_path.read_text("utf-8")
+    model = ion.Model.load_safetensors(shards, config_json, settings.numerics, settings.threads or 0)
+    return _loaded(model, tokenizer, path, settings)
+
+
+def _loaded(model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings) -> LoadedModel:
+    template = None
+    if tokenizer.chat_template:
+        template = ChatTemplate(
+            tokenizer.chat_template,
+            bos_token=tokenizer.text_of_special(tokenizer.bos_id),
+            eos_token=tokenizer.text_of_special(tokenizer.eos_id),
+            special_texts=tokenizer.special_texts,
+        )
+    identity = f"{settings.sha256 or path.resolve()}:{settings.numerics}"
+    return LoadedModel(model, model.config, tokenizer, template, identity)

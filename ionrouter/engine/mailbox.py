@@ -1,0 +1,85 @@
+"""What one sequence has said and nobody has read yet. Events merge, so a slow reader costs no queue.
+
+Knows no sockets, no engine and no other sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+Finish = Literal["stop", "length", "aborted", "error"]
+_FINISHES: tuple[Finish | None, ...] = (None, "stop", "length", "aborted", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of the chosen token, and of the most likely ones, in descending order."""
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """A piece of an answer: whole characters, and how many billed tokens it accounts for."""
+
+    text: str = ""
+    num_tokens: int = 0
+    finish: Finish | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    cached_tokens: int = 0  # of the prompt; on the last event
+    error: str = ""
+
+
+def event_of(
+    text: bytes,
+    flags: int,
+    logprobs: list[tuple[int, float, list[tuple[int, float]]]],
+    cached: int,
+    error: str,
+) -> TokenEvent:
+    """Unpack one entry of the engine's `drain` (ionrouter/engine/_ion.pyi)."""
+    return TokenEvent(
+        text.decode("utf-8"),
+        flags >> 8,
+        _FINISHES[flags & 0xFF],
+        tuple(TokenLogprob(token, value, tuple(top)) for token, value, top in logprobs),
+        cached,
+        error,
+    )
+
+
+def merged(first: TokenEvent, second: TokenEvent) -> TokenEvent:
+    """Join two events of one sequence that follow each other."""
+    return TokenEvent(
+        first.text + second.text,
+        first.num_tokens + second.num_tokens,
+        second.finish,
+        first.logprobs + second.logprobs,
+        first.cached_tokens + second.cached_tokens,
+        second.error,
+    )
+
+
+class Mailbox:
+    """Holds at most one event; `put` merges into it, `take` waits for one. One reader."""
+
+    def __init__(self) -> None:
+        self._event: TokenEvent | None = None
+        self._ready = asyncio.Event()
+
+    def put(self, event: TokenEvent) -> None:
+        """Add what the engine said; called on the loop's thread."""
+        self._event = event if self._event is None else merged(self._event, event)
+        self._ready.set()
+
+    async def take(self) -> TokenEvent:
+        """Wait for and remove everything said so far."""
+        await self._ready.wait()
+        self._ready.clear()
+        event, self._event = self._event, None
+        assert event is not None
+        return event

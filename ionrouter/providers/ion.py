@@ -1,0 +1,156 @@
+"""Ion as a provider: chat and completions requests to the engine in this process, answers as chunks.
+
+Turns bodies into prompts and sampling parameters and events into chunks; decides no routes, and every
+sequence it starts ends with the iterator that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from ionrouter.engine.ion import EngineClosed, GenerationFailed, LocalEngine, PromptRefused
+from ionrouter.engine.loading import EngineSettings
+from ionrouter.engine.mailbox import TokenEvent
+from ionrouter.engine.pool import EnginePool, NotReady
+from ionrouter.engine.weights import default_cache
+from ionrouter.errors import FailureClass, IonrouterError, UpstreamError
+from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.interleave import interleave
+from ionrouter.providers.ion_answer import Answer, ChatAnswer, CompletionAnswer
+from ionrouter.providers.ion_parameters import Limits, Plan, parse_parameters, require_length, unsupported
+from ionrouter.providers.ion_prompt import Prompt, prompts_of
+from ionrouter.routing.table import Endpoint, LocalModel
+from ionrouter.schema.events import Chunk
+from ionrouter.schema.load import EngineLoad
+from ionrouter.schema.usage import Usage
+
+# Longer requests are rendered and tokenized in a worker thread (about 1 ms for 16 K characters).
+_INLINE_CHARACTERS = 16_384
+# Of the connect deadline: the caller's own timer must not fire first.
+_WAIT_SHARE = 0.9
+_PRIORITIES: Mapping[object, int] = {"priority": 1, "fast": 1, "flex": -1}
+_FAILURES: Mapping[type[IonrouterError], tuple[FailureClass, int, str | None]] = {
+    EngineClosed: (FailureClass.TRANSIENT, 503, None),
+    NotReady: (FailureClass.TRANSIENT, 503, None),
+    GenerationFailed: (FailureClass.TRANSIENT, 500, "numerical_error"),
+    PromptRefused: (FailureClass.ENDPOINT_REQUEST, 400, None),
+}
+
+
+class IonProvider:
+    """ProviderClient of type `ion`."""
+
+    def __init__(
+        self, cache: Path | None = None, *, progress: bool = False, rng: random.Random | None = None
+    ) -> None:
+        self._pool = EnginePool(cache or default_cache(), progress=progress)
+        self._rng = rng or random.SystemRandom()
+
+    def prepare(self, endpoints: Iterable[Endpoint]) -> None:
+        """Start loading the local models of these endpoints in the background; others are retired."""
+        self._pool.prepare(_settings(endpoint.local) for endpoint in endpoints if endpoint.local is not None)
+
+    def load_of(self, endpoint: Endpoint) -> EngineLoad:
+        """Say how busy the endpoint's engine is; not ready: "loading" or "failed: ..."."""
+        if endpoint.local is None:
+            return EngineLoad(ready=False, reason="not a local endpoint")
+        return self._pool.load_of(_settings(endpoint.local))
+
+    async def wait_ready(self) -> tuple[str, ...]:
+        """Wait until every prepared model has loaded or failed; returns the failures' reasons."""
+        return await self._pool.wait_ready()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def stream(self, request: UpstreamRequest) -> AsyncGenerator[Chunk]:
+        """Answer one request: role, content, finish, usage. Raises UpstreamError for every fault."""
+        try:
+            engine = await self._engine(request.endpoint)
+            limits = _limits(request.endpoint, engine)
+            prompts = await _in_thread_if_long(request, engine, limits)
+            plan = self._plan(request, prompts, limits)
+            async with aclosing(_answer(engine, prompts, plan, request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except tuple(_FAILURES) as error:
+            failure, status, code = _FAILURES[type(error)]
+            message = str(error)
+            raise UpstreamError(failure, message, status=status, code=code, provider="ion") from error
+
+    async def _engine(self, endpoint: Endpoint) -> LocalEngine:
+        if endpoint.local is None:
+            raise NotReady(f"endpoint {endpoint.id} names no weights")
+        wait_s = endpoint.timeouts.connect_s * _WAIT_SHARE
+        return await self._pool.engine(_settings(endpoint.local), wait_s=wait_s)
+
+    def _plan(self, request: UpstreamRequest, prompts: list[Prompt], limits: Limits) -> Plan:
+        longest = max(len(prompt.ids) for prompt in prompts)
+        plan = parse_parameters(
+            request.body, request.kind, limits, num_prompt=longest, random_seed=self._rng.getrandbits(64)
+        )
+        priority = request.priority or _PRIORITIES.get(request.body.get("service_tier"), 0)
+        return replace(plan, sampling=replace(plan.sampling, priority=priority, cache_salt=request.tenant))
+
+
+def _settings(local: LocalModel) -> EngineSettings:
+    return EngineSettings(
+        local.weights, local.sha256, local.numerics, local.kv_memory_bytes, local.max_running, local.threads
+    )
+
+
+def _limits(endpoint: Endpoint, engine: LocalEngine) -> Limits:
+    length = min(engine.context_length, endpoint.context_length or engine.context_length)
+    return Limits(length, engine.vocab_size, endpoint.max_completion_tokens)
+
+
+async def _in_thread_if_long(request: UpstreamRequest, engine: LocalEngine, limits: Limits) -> list[Prompt]:
+    field = {"chat": "messages", "completions": "prompt"}.get(request.kind)
+    if field is None:
+        raise unsupported("model", request.kind)
+    now = datetime.now()  # what templates print as today's date is the server's local date
+    if len(str(request.body.get(field))) > _INLINE_CHARACTERS:
+        prompts = await asyncio.to_thread(prompts_of, request.body, request.kind, engine, now)
+    else:
+        prompts = prompts_of(request.body, request.kind, engine, now)
+    for prompt in prompts:
+        require_length(len(prompt.ids), limits, field)
+    return prompts
+
+
+async def _answer(
+    engine: LocalEngine, prompts: list[Prompt], plan: Plan, request: UpstreamRequest
+) -> AsyncGenerator[Chunk]:
+    """Run every choice of every prompt side by side; choice index = prompt * n + choice."""
+    jobs = [(prompt, choice) for prompt in prompts for choice in range(plan.num_choices)]
+    answers = [_writer(request, engine, plan, prompt, i) for i, (prompt, _) in enumerate(jobs)]
+    for answer in answers:
+        for chunk in answer.begin():
+            yield chunk
+    completion = cached = 0
+    if plan.sampling.max_tokens > 0:
+        streams = [engine.generate(prompt.ids, plan.sampling_of(choice)) for prompt, choice in jobs]
+        async with aclosing(interleave(streams)) as events:
+            async for i, event in events:
+                completion += event.num_tokens
+                cached += event.cached_tokens if jobs[i][1] == 0 else 0
+                for chunk in answers[i].continue_with(event):
+                    yield chunk
+    else:
+        for answer in answers:
+            for chunk in answer.continue_with(TokenEvent(finish="length")):
+                yield chunk
+    num_prompt = sum(len(prompt.ids) for prompt in prompts)
+    yield Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached))
+
+
+def _writer(request: UpstreamRequest, engine: LocalEngine, plan: Plan, prompt: Prompt, index: int) -> Answer:
+    if request.kind == "chat":
+        return ChatAnswer(index, engine.tokenizer, plan.wants_logprobs)
+    return CompletionAnswer(index, engine.tokenizer, plan.wants_logprobs, prompt.text if plan.echo else "")

@@ -1,0 +1,107 @@
+"""The engine's events to chunks of an answer: deltas, log-probabilities in OpenAI's two shapes, the finish.
+
+Knows one choice at a time; knows no sampling and no transport.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ionrouter.engine.mailbox import TokenEvent, TokenLogprob
+from ionrouter.engine.tokenizer import Tokenizer
+from ionrouter.schema.events import ChoiceDelta, Chunk, FinishReason
+
+# A token that penalties or masks excluded has probability 0; JSON has no infinity. OpenAI's own floor.
+_LEAST_LOGPROB = -9999.0
+
+
+class Answer(Protocol):
+    """One choice being written."""
+
+    def begin(self) -> Iterator[Chunk]: ...
+
+    def continue_with(self, event: TokenEvent) -> Iterator[Chunk]: ...
+
+
+class ChatAnswer:
+    """Chunks of kind chat: role first, then content, then the finish alone."""
+
+    def __init__(self, index: int, tokenizer: Tokenizer, wants_logprobs: bool) -> None:
+        self._index = index
+        self._tokenizer = tokenizer
+        self._wants_logprobs = wants_logprobs
+
+    def begin(self) -> Iterator[Chunk]:
+        yield Chunk((ChoiceDelta(self._index, {"role": "assistant", "content": ""}),))
+
+    def continue_with(self, event: TokenEvent) -> Iterator[Chunk]:
+        logprobs = None
+        if self._wants_logprobs and event.logprobs:
+            content = [self._logprob(entry) for entry in event.logprobs]
+            logprobs = {"content": content, "refusal": None}
+        if event.text or logprobs:
+            yield Chunk((ChoiceDelta(self._index, {"content": event.text}, logprobs=logprobs),))
+        if event.finish is not None:
+            yield _finish(self._index, {}, event)
+
+    def _logprob(self, entry: TokenLogprob) -> dict[str, Any]:
+        top = [self._token(token, value) for token, value in entry.top]
+        return self._token(entry.id, entry.logprob) | {"top_logprobs": top}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        raw = self._tokenizer.bytes_of(token)
+        return {"token": raw.decode("utf-8", "replace"), "logprob": _finite(logprob), "bytes": list(raw)}
+
+
+class CompletionAnswer:
+    """Chunks of kind completions; `echo` is the prompt's text, sent first."""
+
+    def __init__(self, index: int, tokenizer: Tokenizer, wants_logprobs: bool, echo: str) -> None:
+        self._index = index
+        self._tokenizer = tokenizer
+        self._wants_logprobs = wants_logprobs
+        self._echo = echo
+        self._offset = 0  # characters of the answer that earlier tokens account for
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def begin(self) -> Iterator[Chunk]:
+        if self._echo:
+            yield Chunk((ChoiceDelta(self._index, {"text": self._echo}),))
+
+    def continue_with(self, event: TokenEvent) -> Iterator[Chunk]:
+        logprobs = self._logprobs(event.logprobs) if self._wants_logprobs and event.logprobs else None
+        if event.text or logprobs:
+            yield Chunk((ChoiceDelta(self._index, {"text": event.text}, logprobs=logprobs),))
+        if event.finish is not None:
+            yield _finish(self._index, {"text": ""}, event)
+
+    def _logprobs(self, entries: tuple[TokenLogprob, ...]) -> dict[str, Any]:
+        """Give each token the whole characters it completes, so that text[offset:][:len(token)] == token."""
+        tokens, values, tops, offsets = [], [], [], []
+        for entry in entries:
+            text = self._decoder.decode(self._tokenizer.bytes_of(entry.id))
+            tokens.append(text)
+            values.append(_finite(entry.logprob))
+            tops.append(self._top(entry))
+            offsets.append(self._offset)
+            self._offset += len(text)
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+    def _top(self, entry: TokenLogprob) -> dict[str, float]:
+        """Map texts to values; the chosen token is among them. Of equal texts the likelier counts."""
+        found: dict[str, float] = {}
+        for token, value in (*entry.top, (entry.id, entry.logprob)):
+            text = self._tokenizer.bytes_of(token).decode("utf-8", "replace")
+            found[text] = max(found.get(text, _LEAST_LOGPROB), _finite(value))
+        return found
+
+
+def _finish(index: int, delta: dict[str, Any], event: TokenEvent) -> Chunk:
+    reason: FinishReason = "length" if event.finish == "length" else "stop"
+    return Chunk((ChoiceDelta(index, delta, finish_reason=reason, native_finish_reason=reason),))
+
+
+def _finite(value: float) -> float:
+    return max(min(value, 0.0), _LEAST_LOGPROB) if value == value else _LEAST_LOGPROB
