@@ -27,7 +27,10 @@ void Loop::abort(uint64_t id) {
 }
 
 void Loop::advance() {
-  const bool has_submitted = try_submit();
+  // After a refused step the runner knows less than the scheduler: nothing is built on top until that step's
+  // sequences have ended.
+  const bool is_held_up = !in_flight_.empty() && !in_flight_.back().error.empty();
+  const bool has_submitted = !is_held_up && try_submit();
   // With nothing new to run there is nothing to overlap with: the oldest step is taken in at once.
   const size_t depth = has_submitted ? static_cast<size_t>(options_.pipeline_depth) : 0;
   if (in_flight_.size() > depth) {

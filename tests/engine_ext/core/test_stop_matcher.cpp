@@ -1,0 +1,156 @@
+// StopMatcher and TextStream: no character of a stop string ever goes out, nothing else is held back, and how the
+// text was cut into tokens does not matter.
+#include "core/stop_matcher.h"
+
+#include <random>
+
+#include "check.h"
+#include "core/text_stream.h"
+#include "oracle.h"
+
+namespace {
+
+std::string random_text(std::mt19937_64& random, size_t most, const char* letters = "ab") {
+  std::string text;
+  const size_t num_letters = std::string_view(letters).size();
+  for (size_t n = random() % (most + 1); n > 0; --n) text.push_back(letters[random() % num_letters]);
+  return text;
+}
+
+std::vector<std::string> random_stops(std::mt19937_64& random) {
+  std::vector<std::string> stops;
+  for (size_t n = random() % 4; n > 0; --n) stops.push_back(random_text(random, 3) + (random() % 2 ? "a" : "b"));
+  return stops;
+}
+
+// The longest suffix of the text that begins a stop string without being one.
+size_t num_to_hold(const std::string& text, const std::vector<std::string>& stops) {
+  size_t most = 0;
+  for (const std::string& stop : stops) {
+    for (size_t n = 1; n < stop.size() && n <= text.size(); ++n) {
+      if (text.compare(text.size() - n, n, stop, 0, n) == 0) most = std::max(most, n);
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST(a_stop_string_over_several_tokens_sends_none_of_its_characters) {
+  ion::StopMatcher matcher({"DEFGHIJ"});
+  std::string out;
+  for (const char* token : {"AB", "C", "DEF", "G", "HI"}) CHECK(!matcher.push(token, true, out));
+  CHECK_EQ(out, std::string("ABC"));
+  CHECK(matcher.push("J and more", true, out));
+  CHECK_EQ(out, std::string("ABC"));
+}
+
+TEST(only_what_begins_a_stop_string_is_held) {
+  ion::StopMatcher matcher({"</answer>"});
+  std::string out;
+  matcher.push("x</think>", true, out);
+  CHECK_EQ(out, std::string("x</think>"));
+  matcher.push("</a", true, out);
+  CHECK_EQ(matcher.num_held(), size_t{3});
+  matcher.finish(out);
+  CHECK_EQ(out, std::string("x</think></a"));
+}
+
+TEST(the_match_that_ends_first_wins_and_of_those_the_longest) {
+  std::string out;
+  CHECK(ion::StopMatcher({"abcd", "bc"}).push("xabcd", true, out));
+  CHECK_EQ(out, std::string("xa"));
+  out.clear();
+  CHECK(ion::StopMatcher({"bc", "abc"}).push("xabcd", true, out));
+  CHECK_EQ(out, std::string("x"));
+}
+
+TEST(an_empty_stop_string_is_refused) { CHECK_THROWS(std::invalid_argument, ion::StopMatcher({"a", ""}), "stop"); }
+
+TEST(any_cut_of_the_text_gives_the_same_output) {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 30000; ++i) {
+    const std::string text = random_text(random, 14);
+    const std::vector<std::string> stops = random_stops(random);
+    const size_t from = random() % 3 == 0 ? random() % 8 : 0;  // stop strings may end beyond this length
+    check::context() = check::show(text) + " stops " + check::show(stops) + " from " + std::to_string(from);
+    const oracle::Cut cut = oracle::find_stop(text, stops, from + 1);
+    ion::StopMatcher matcher(stops);
+    std::string out;
+    bool has_stopped = false;
+    for (size_t at = 0; at < text.size() && !has_stopped;) {
+      // Cuts fall on `from`, as they fall on token boundaries.
+      size_t end = std::min(text.size(), at + 1 + random() % 4);
+      if (at < from) end = std::min(end, from);
+      has_stopped = matcher.push(text.substr(at, end - at), at >= from, out);
+      at = end;
+      if (!has_stopped) CHECK_EQ(out, text.substr(0, at - num_to_hold(text.substr(0, at), stops)));
+    }
+    if (!has_stopped) matcher.finish(out);
+    CHECK_EQ(has_stopped, cut.is_found);
+    CHECK_EQ(out, cut.is_found ? text.substr(0, cut.length) : text);
+  }
+}
+
+TEST(streamed_text_is_the_whole_text_and_always_whole_characters) {
+  std::mt19937_64 random(6);
+  const std::string pieces[] = {"a", "b", "\xC3\xA9", "\xC3\xA8", "\xF0\x9F\x98\x80", "\xFF"};
+  for (int i = 0; i < 5000; ++i) {
+    std::string bytes;
+    for (size_t n = random() % 10; n > 0; --n) bytes += pieces[random() % std::size(pieces)];
+    std::vector<std::string> stops;
+    for (size_t n = random() % 3; n > 0; --n) stops.push_back(pieces[random() % 5] + pieces[random() % 5]);
+    check::context() = check::show(bytes) + " stops " + check::show(stops);
+    ion::TextStream stream(stops);
+    std::string joined;
+    bool has_stopped = false;
+    for (size_t at = 0; at < bytes.size() && !has_stopped;) {
+      const size_t num = 1 + random() % 3;
+      std::string chunk;
+      has_stopped = stream.push(bytes.substr(at, num), true, std::nullopt, chunk);
+      CHECK(ion::is_valid_utf8(chunk));
+      joined += chunk;
+      at += num;
+    }
+    if (!has_stopped) stream.finish(true, joined);
+    const std::string whole = oracle::decode(bytes, true);
+    const oracle::Cut cut = oracle::find_stop(whole, stops, 1);
+    CHECK_EQ(joined, cut.is_found ? whole.substr(0, cut.length) : whole);
+  }
+}
+
+TEST(log_probabilities_come_with_their_text_and_not_for_a_stop_string) {
+  ion::TextStream stream({"END"});
+  std::string text;
+  std::vector<ion::TokenLogprobs> out;
+  const auto ids = [&] {
+    std::vector<int32_t> ids;
+    for (const auto& entry : out) ids.push_back(entry.id);
+    return ids;
+  };
+  stream.push("a", true, ion::TokenLogprobs{1, -0.1f, {}}, text);
+  stream.push("bE", true, ion::TokenLogprobs{2, -0.1f, {}}, text);
+  stream.push("N", true, ion::TokenLogprobs{3, -0.1f, {}}, text);
+  stream.take_logprobs(out);
+  CHECK_EQ(ids(), (std::vector<int32_t>{1, 2}));
+  CHECK(stream.push("D", true, ion::TokenLogprobs{4, -0.1f, {}}, text));
+  stream.take_logprobs(out);
+  CHECK_EQ(ids(), (std::vector<int32_t>{1, 2}));
+  CHECK_EQ(text, std::string("ab"));
+}
+
+TEST(held_log_probabilities_come_out_when_the_text_ends_otherwise) {
+  ion::TextStream stream({"END"});
+  std::string text;
+  std::vector<ion::TokenLogprobs> out;
+  stream.push("EN", true, ion::TokenLogprobs{3, -0.1f, {}}, text);
+  stream.push("", true, ion::TokenLogprobs{4, -0.1f, {}}, text);
+  stream.take_logprobs(out);
+  CHECK(out.empty());
+  CHECK(!stream.finish(true, text));
+  stream.take_logprobs(out);
+  CHECK_EQ(out.size(), size_t{2});
+  CHECK_EQ(text, std::string("EN"));
+}
+
+int main(int argc, char** argv) { return check::main(argc, argv); }
