@@ -40,7 +40,7 @@ class Chunk:
 
     @property
     def commits(self) -> bool:
-        """Whether a client could use this: content, reasoning, refusal, audio, a tool call, a legal finish."""
+        """Whether a client could use it: content, reasoning, refusal, audio, a tool call, a legal finish."""
         return any(_commits(choice) for choice in self.choices)
 
 

@@ -1,4 +1,4 @@
-"""Tokens of one answer and what they cost. Prompt tokens include cached ones; completion includes reasoning."""
+"""Tokens of one answer and what they cost. A prompt includes its cached tokens, a completion reasoning."""
 
 from __future__ import annotations
 

@@ -1,0 +1,305 @@
+"""One try at one endpoint: its deadlines, its commit point, its tokens, and what it teaches about health.
+
+Knows nothing of other candidates. Whatever ends it (a good answer, a fault, the client leaving), it leaves
+one AttemptRecord, no flight in the health, no claimed trial, and a closed upstream.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from ionrouter.balancing.circuit_breaker import Permit
+from ionrouter.balancing.cost import cost_of
+from ionrouter.balancing.health import Flight, HealthBook
+from ionrouter.balancing.plan import Candidate
+from ionrouter.balancing.verdict import INTERNAL
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.base import ProviderClient, UpstreamRequest
+from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
+from ionrouter.schema.events import AttemptRecord, Chunk, Committed, Complete, Event, Finished, ProviderEvent
+from ionrouter.schema.json import dumps
+from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.tally import Tally
+from ionrouter.schema.usage import Cost, Usage
+from ionrouter.upstream import opened
+
+MAX_HELD_BYTES = 64 * 1024
+CONNECT_RETRY_JITTER_S = 0.25  # a fresh connection either works at once or the next endpoint is the answer
+CONNECT_ERROR = "connect_error"  # code of a failure in which no byte was sent
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every attempt works with; time and chance come in here."""
+
+    book: HealthBook
+    clock: Callable[[], float]  # monotonic seconds
+    wall: Callable[[], float]  # seconds since the epoch
+    rng: random.Random
+
+
+@dataclass(slots=True)
+class Trace:
+    """What became of one request so far; its record is made from this at the end, however it ends."""
+
+    attempts: list[AttemptRecord] = field(default_factory=list)
+    committed: Committed | None = None
+    ttft_s: float | None = None  # arrival to commit
+    usage: Usage = field(default_factory=Usage)
+    is_usage_estimated: bool = False
+
+    def cost(self) -> Cost:
+        """Add up all attempts."""
+        return Cost(sum(a.cost.prompt for a in self.attempts), sum(a.cost.completion for a in self.attempts))
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What one attempt is to do."""
+
+    request: InferenceRequest
+    upstream: UpstreamRequest
+    candidate: Candidate
+    client: ProviderClient
+    number: int  # 1-based
+    reason: str
+    dropped: tuple[str, ...]
+    deadline: float  # of the whole request, on the clock
+    may_switch_model: bool  # a refusal of content may go on to another model
+
+
+class Attempt:
+    """`events` may be run once. After it ended, `is_committed` says whether the client has seen anything."""
+
+    def __init__(self, errand: Errand, permit: Permit, parts: Parts, trace: Trace) -> None:
+        self.is_committed = False
+        self._errand, self._permit, self._parts, self._trace = errand, permit, parts, trace
+        self._health = parts.book.of(errand.candidate.endpoint)
+        self._started_at, self._started_wall = parts.clock(), parts.wall()
+        self._tally, self._assembly = Tally(), Assembly()
+        self._held: list[Chunk] = []
+        self._num_held_bytes = 0
+        self._is_settled = False
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield Committed, then Chunks or one Complete, then Finished; UpstreamError on any fault."""
+        errand = self._errand
+        exploring = errand.candidate.is_exploring
+        flight = self._health.begin(self._started_at, errand.upstream.stream, exploring)
+        left = UpstreamError(FailureClass.CLIENT_LEFT, "the client left", status=499)
+        failure: UpstreamError = left  # unless something else ends it
+        try:
+            async for event in self._answer(flight):
+                yield event
+        except UpstreamError as error:
+            failure = error
+            raise
+        except Exception as error:
+            failure = _fault_of_ours(error, errand)
+            raise failure from error
+        finally:
+            self._health.end(flight)
+            self._settle(flight, failure)
+
+    async def _answer(self, flight: Flight) -> AsyncIterator[Event]:
+        """The good path: upstream events in, client events out."""
+        async with opened(self) as source:
+            while (event := await source.next()) is not None:
+                self._tally.add(event, self._parts.clock())
+                flight.has_answered = self._ttft_s() is not None
+                for out in self._admit(event, flight):
+                    yield out
+        for out in self._end(flight):
+            yield out
+
+    def _admit(self, event: ProviderEvent, flight: Flight) -> list[Event]:
+        """Hold back what commits nothing, commit on the first that does, then pass on."""
+        if not self._errand.request.stream:
+            self._assembly.add(event)
+            return []
+        chunk = as_chunk(event) if isinstance(event, Complete) else event
+        if self.is_committed:
+            return [chunk]
+        if not chunk.commits:
+            self._hold(chunk)
+            return []
+        self._refuse_filtered(chunk)
+        committed = self._commit(flight)
+        held, self._held = self._held, []
+        return [committed, *held, chunk]
+
+    def _hold(self, chunk: Chunk) -> None:
+        self._num_held_bytes += sum(len(dumps(choice.delta)) for choice in chunk.choices)
+        if self._num_held_bytes > MAX_HELD_BYTES:
+            raise self._broken("sent 64 KB without any content", "malformed")
+        self._held.append(chunk)
+
+    def _end(self, flight: Flight) -> list[Event]:
+        """The upstream is through: deliver a whole answer, or find that there is none."""
+        out: list[Event] = []
+        if not self._errand.request.stream:
+            complete = self._assembly.complete()
+            if not has_answer(complete):
+                raise self._broken("answered without any content", "empty")
+            self._refuse_filtered(as_chunk(complete))
+            out = [self._commit(flight), complete]
+        elif not self.is_committed:
+            raise self._broken("ended its stream without any content", "empty")
+        return [*out, self._finish(flight)]
+
+    def _refuse_filtered(self, chunk: Chunk) -> None:
+        """A content filter that let nothing through is a refusal, if another model may still be asked."""
+        if self._errand.may_switch_model and is_filtered_empty(chunk):
+            raise UpstreamError(
+                FailureClass.CONTENT, "the content filter let nothing through", provider=self._provider()
+            )
+
+    def _commit(self, flight: Flight) -> Committed:
+        now, errand = self._parts.clock(), self._errand
+        self.is_committed = True
+        self._health.commit(now, flight, self._ttft_s())
+        self._trace.ttft_s = now - errand.request.arrived_at
+        self._trace.committed = Committed(
+            endpoint_id=errand.candidate.endpoint.id,
+            model_id=errand.candidate.route.id,
+            provider_name=self._provider(),
+            reason=errand.reason,
+            attempt=errand.number,
+            dropped=errand.dropped,
+        )
+        return self._trace.committed
+
+    def _finish(self, flight: Flight) -> Finished:
+        """Book a good answer, before its last event is handed out."""
+        now, tally, errand = self._parts.clock(), self._tally, self._errand
+        usage, is_estimated = tally.usage_or_estimate(errand.request.prompt_tokens)
+        streamed = errand.upstream.stream and tally.first_at is not None and tally.last_at is not None
+        decode_s = tally.last_at - tally.first_at if streamed else None  # type: ignore[operator]
+        self._health.finish(now, flight, usage, decode_s)
+        self._parts.book.answered(
+            errand.candidate.route.id, errand.upstream.stream, usage.completion_tokens, now
+        )
+        self._settle(flight, None)
+        trace = self._trace
+        return Finished(usage, trace.cost(), tuple(trace.attempts), trace.ttft_s, is_estimated)
+
+    def _settle(self, flight: Flight, failure: UpstreamError | None) -> None:
+        """Write the one record of this attempt, and tell the health what class of failure it was."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        now, errand = self._parts.clock(), self._errand
+        usage, is_estimated = self._spent(failure)
+        cost = cost_of(errand.candidate.endpoint.price, usage) if usage else Cost()
+        if self.is_committed and usage is not None:
+            self._trace.usage, self._trace.is_usage_estimated = usage, is_estimated
+        if failure is not None:
+            self._blame(failure, now, cost)
+        self._trace.attempts.append(
+            AttemptRecord(
+                endpoint_id=errand.candidate.endpoint.id,
+                model_id=errand.candidate.route.id,
+                provider_name=self._provider(),
+                started_at=self._started_wall,
+                stream=errand.upstream.stream,
+                duration_s=now - self._started_at,
+                ttft_s=self._ttft_s(),
+                status=200 if failure is None else failure.status,
+                failure=failure.failure if failure else None,
+                after_commit=failure is not None and self.is_committed,
+                message=failure.message if failure else "",
+                usage=usage,
+                cost=cost,
+                max_gap_s=self._tally.max_gap_s,
+                is_usage_estimated=is_estimated,
+            )
+        )
+
+    def _spent(self, failure: UpstreamError | None) -> tuple[Usage | None, bool]:
+        """Tokens to account for; a failure that brought neither usage nor text cost nothing."""
+        if failure is not None and self._tally.usage is None and self._tally.num_characters == 0:
+            return None, False
+        return self._tally.usage_or_estimate(self._errand.request.prompt_tokens)
+
+    def _blame(self, failure: UpstreamError, now: float, cost: Cost) -> None:
+        errand = self._errand
+        if failure.code != INTERNAL:
+            opened = self._health.fail(
+                now, failure, now - self._started_at, cost.total, after_commit=self.is_committed
+            )
+            if opened:  # one alert, not one per request
+                log.error(
+                    "endpoint_refused_us",
+                    endpoint=errand.candidate.endpoint.id,
+                    status=failure.status,
+                    error=failure.message,
+                )
+        if not self.is_committed:  # a commit has settled the trial already
+            self._health.breaker.release(self._permit)
+        if failure.failure is not FailureClass.CLIENT_LEFT:
+            log.info(
+                "attempt_failed",
+                request=errand.request.id,
+                endpoint=errand.candidate.endpoint.id,
+                failure=failure.failure.value,
+                status=failure.status,
+                code=failure.code,
+                error=failure.message[:300],
+            )
+
+    def _ttft_s(self) -> float | None:
+        """Attempt start to the first usable event; not guessed for an upstream that did not stream."""
+        if not self._errand.upstream.stream or self._tally.first_at is None:
+            return None
+        return self._tally.first_at - self._started_at
+
+    def _provider(self) -> str:
+        return self._errand.candidate.endpoint.provider.name
+
+    def _broken(self, what: str, code: str) -> UpstreamError:
+        message = f"{self._provider()} {what}"
+        return UpstreamError(FailureClass.TRANSIENT, message, code=code, provider=self._provider())
+
+    # Deadlines and connections.
+
+    def limit(self) -> tuple[float, str]:
+        """Seconds that the next event may take, and what is waited for."""
+        errand, now = self._errand, self._parts.clock()
+        timeouts = errand.candidate.endpoint.timeouts
+        limits = [(errand.deadline - now, "a whole answer")]
+        if errand.upstream.stream and self._tally.first_at is None:
+            limits.append((self._started_at + timeouts.first_token_s - now, "the first token"))
+        elif errand.upstream.stream:
+            limits.append((timeouts.inter_token_s, "the next token"))
+        return min(limits)
+
+    def open(self) -> AsyncIterator[ProviderEvent]:
+        """Start the work upstream."""
+        return self._errand.client.stream(self._errand.upstream)
+
+    def may_reconnect(self, error: BaseException) -> bool:
+        """Ask whether the same endpoint deserves another connection; claims it from the retry budget."""
+        if not isinstance(error, UpstreamError) or error.code != CONNECT_ERROR:
+            return False
+        return self._health.budget.try_take(self._parts.clock())
+
+    def jitter_s(self) -> float:
+        """Seconds to wait before reconnecting: full jitter."""
+        return self._parts.rng.uniform(0.0, CONNECT_RETRY_JITTER_S)
+
+
+def _fault_of_ours(error: Exception, errand: Errand) -> UpstreamError:
+    """A provider client broke its contract: another endpoint may help, but this one is not to blame."""
+    log.exception("provider_client_failed", request=errand.request.id, endpoint=errand.candidate.endpoint.id)
+    return UpstreamError(
+        FailureClass.TRANSIENT,
+        f"internal error ({type(error).__name__})",
+        code=INTERNAL,
+        provider=errand.candidate.endpoint.provider.name,
+    )

@@ -1,0 +1,110 @@
+"""A circuit breaker in the electrical sense: closed, current flows; open, it does not.
+
+`allows` asks, `try_acquire` claims. Knows nothing of requests or endpoints, and calls no clock.
+
+    closed --(failures)--> open --(its time is over)--> half-open: one trial at a time
+    half-open --trial succeeds--> closed
+    half-open --trial fails--> open, twice as long as before
+    half-open --trial is handed back--> half-open, free for the next one
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from ionrouter.balancing.decay import DecayedMean
+
+COOLDOWN_S = 10.0  # first open time
+MAX_OPEN_S = 300.0
+MAX_CONSECUTIVE = 3  # failures in a row that open it
+MAX_ERROR_RATE = 0.5  # share of failures that opens it ...
+MIN_SAMPLES = 10.0  # ... once this many recent samples say so
+RATE_HALF_LIFE_S = 30.0
+
+
+class BreakerState(enum.Enum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Leave to send one request. A trial must end in `succeed`, `fail` or `release`."""
+
+    is_trial: bool
+
+
+@dataclass(slots=True)
+class CircuitBreaker:
+    """`cooldown_s` is the first open time; 0 means that it never opens on failures."""
+
+    cooldown_s: float = COOLDOWN_S
+    until: float = 0.0  # open before this moment, unless closed
+    is_domain: bool = False  # opened because the provider refuses our account: never failed open
+    _is_closed: bool = True
+    _has_trial: bool = False
+    _num_openings: int = 0  # in a row; the exponent of the open time
+    _consecutive: int = 0
+    _errors: DecayedMean = field(default_factory=lambda: DecayedMean(RATE_HALF_LIFE_S))
+
+    def state(self, now: float) -> BreakerState:
+        """Name the state at `now`."""
+        if self._is_closed:
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if now < self.until else BreakerState.HALF_OPEN
+
+    def allows(self, now: float) -> bool:
+        """Ask whether a request could be sent now."""
+        state = self.state(now)
+        return state is BreakerState.CLOSED or (state is BreakerState.HALF_OPEN and not self._has_trial)
+
+    def try_acquire(self, now: float) -> Permit | None:
+        """Claim leave to send a request; None when there is none, or somebody else holds the trial."""
+        if not self.allows(now):
+            return None
+        is_trial = not self._is_closed
+        self._has_trial = self._has_trial or is_trial
+        return Permit(is_trial)
+
+    def release(self, permit: Permit) -> None:
+        """Hand a permit back without a verdict: the client left, or the request itself was bad."""
+        if permit.is_trial:
+            self._has_trial = False
+
+    def succeed(self, now: float) -> None:
+        """Record a request that worked: closes the breaker, whatever its state."""
+        self._errors.add(0.0, now)
+        self._is_closed, self._has_trial, self.is_domain = True, False, False
+        self._consecutive = self._num_openings = 0
+
+    def fail(self, now: float) -> None:
+        """Record a failure: opens after enough of them, re-opens for longer after a failed trial."""
+        self._errors.add(1.0, now)
+        self._consecutive += 1
+        if self.cooldown_s <= 0:
+            return
+        if not self._is_closed:
+            if now >= self.until:
+                self.is_domain = False
+                self._open(now)
+        elif self._consecutive >= MAX_CONSECUTIVE or self._is_failing(now):
+            self._open(now)
+
+    def trip(self, now: float) -> bool:
+        """Open at once: the provider refuses the account or the model. True if it was closed before."""
+        was_closed = self._is_closed
+        self.is_domain = True
+        if was_closed or now >= self.until:
+            self._open(now)
+        return was_closed
+
+    def _is_failing(self, now: float) -> bool:
+        return self._errors.weight(now) >= MIN_SAMPLES and self._errors.mean(now, 0.0, 1e-9) >= MAX_ERROR_RATE
+
+    def _open(self, now: float) -> None:
+        base = self.cooldown_s if self.cooldown_s > 0 else COOLDOWN_S
+        self.until = now + min(base * 2.0**self._num_openings, max(MAX_OPEN_S, base))
+        self._num_openings = min(self._num_openings + 1, 32)
+        self._is_closed, self._has_trial = False, False

@@ -1,0 +1,69 @@
+"""The one unit for health, latency and cost: expected dollars to a good answer. Arithmetic only.
+
+    good  = price + value_of_time * T_ok                    a try that works
+    waste = f/(1-f) * (value_of_time * T_fail + price_fail)  the tries that do not, before commit
+    score = max(good + waste + m * L, 1e-9)                 m: breaks after commit, L: loss from that
+
+Ascending score is the optimal order to try independent endpoints until one succeeds: swapping two
+neighbours i, j pays iff good_j + waste_j < good_i + waste_i (exchange argument).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ionrouter.routing.table import Price
+from ionrouter.schema.usage import Cost, Usage
+
+MIN_SCORE = 1e-9  # USD; keeps a free, instant endpoint's draw weight finite
+PRIOR_FAIL_BEFORE = 0.02
+PRIOR_FAIL_AFTER = 0.005
+PSEUDO_REQUESTS = 20.0  # how many requests of evidence the two priors are worth
+PRIOR_NUM_OUT = 300.0  # completion tokens of a request nobody has seen the like of
+PRIOR_TTFT_S = 2.0
+PRIOR_THROUGHPUT = 50.0  # tokens/s
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is expected of one endpoint for one request. Shares in [0, 1), USD, seconds, tokens/s."""
+
+    fail_before: float  # f
+    fail_after: float  # m
+    price: float
+    price_fail: float
+    ttft_s: float
+    throughput: float
+    ok_s: float  # T_ok
+    fail_s: float  # T_fail
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The terms, for people, and their sum, for sorting. USD."""
+
+    good: float
+    waste: float
+    broken: float
+    total: float
+
+
+def score(outlook: Outlook, value_of_time: float, loss: float | None = None) -> Score:
+    """Weigh one endpoint; `value_of_time` in USD per second, `loss` of a broken answer defaults to `good`."""
+    good = outlook.price + value_of_time * outlook.ok_s
+    f = min(outlook.fail_before, 0.999)
+    waste = f / (1 - f) * (value_of_time * outlook.fail_s + outlook.price_fail)
+    broken = outlook.fail_after * (good if loss is None else loss)
+    return Score(good, waste, broken, max(good + waste + broken, MIN_SCORE))
+
+
+def cost_of(price: Price, usage: Usage) -> Cost:
+    """Bill a usage, in USD. The prompt includes cached and cache-written tokens, the completion reasoning.
+
+    Where a provider reports more cached tokens than prompt tokens the rest counts 0, never less.
+    """
+    cache_read = price.prompt if price.cache_read is None else price.cache_read
+    cache_write = price.prompt if price.cache_write is None else price.cache_write
+    plain = max(usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
+    prompt = plain * price.prompt + usage.cached_tokens * cache_read + usage.cache_write_tokens * cache_write
+    return Cost(prompt=prompt + price.request, completion=usage.completion_tokens * price.completion)

@@ -1,0 +1,159 @@
+"""Which fields of a request fit an endpoint: what is sent, what is dropped, what forbids the endpoint.
+
+A parameter that shapes sampling is dropped and listed where it is not supported; one that changes the
+answer's contract forbids the endpoint. An endpoint that declares nothing may support anything: the upstream
+decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ionrouter.routing.table import Endpoint
+from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
+from ionrouter.schema.request import InferenceRequest
+
+# The request itself, for every kind.
+_CONTENT = frozenset(
+    {"messages", "prompt", "input", "suffix", "echo", "encoding_format", "dimensions", "input_type"}
+)
+_LENGTH = ("max_completion_tokens", "max_tokens")  # the first wins where a client sends both
+# Never from a client to an upstream, whatever the endpoint says it forwards.
+_FORBIDDEN = frozenset(
+    {
+        "api_base", "base_url", "api_key", "api_version", "api_type", "custom_llm_provider", "model_list",
+        "fallbacks", "extra_headers", "headers", "extra_body", "extra_query", "timeout", "num_retries",
+        "max_retries", "mock_response", "drop_params", "organization",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A body for one endpoint, sharing no list or dict with the client's, and the names left out."""
+
+    body: Mapping[str, Any]
+    dropped: tuple[str, ...]
+
+
+def _wants_tool_choice(value: Any) -> bool:
+    return value not in (None, "auto")
+
+
+def _wants_format(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("type") not in (None, "text")
+
+
+# Parameter -> whether this value changes what the client gets back.
+_CONTRACT: Mapping[str, Callable[[Any], bool]] = {
+    "tools": bool,
+    "tool_choice": _wants_tool_choice,
+    "response_format": _wants_format,
+    "structured_outputs": bool,
+    "logprobs": lambda value: value is not None and value is not False,
+    "top_logprobs": bool,
+    "n": lambda value: isinstance(value, int) and value > 1,
+    "modalities": lambda value: bool(value) and value != ["text"],
+    "audio": bool,
+}
+# Declaring any of these names declares the key.
+_SYNONYMS: Mapping[str, frozenset[str]] = {
+    "response_format": frozenset({"response_format", "structured_outputs"}),
+    "structured_outputs": frozenset({"response_format", "structured_outputs"}),
+    "tool_choice": frozenset({"tool_choice"}),
+    "max_tokens": frozenset(_LENGTH),
+    "max_completion_tokens": frozenset(_LENGTH),
+    "reasoning": frozenset({"reasoning", "reasoning_effort", "include_reasoning"}),
+    "reasoning_effort": frozenset({"reasoning", "reasoning_effort"}),
+}
+
+
+def contract_needs(request: InferenceRequest) -> frozenset[str]:
+    """Name the parameters of a request that an endpoint must support, as their values are."""
+    return frozenset(name for name, wants in _CONTRACT.items() if wants(request.body.get(name)))
+
+
+def declares(endpoint: Endpoint, name: str) -> bool:
+    """Ask whether an endpoint says that it supports a parameter."""
+    return not endpoint.supported_parameters.isdisjoint(_SYNONYMS.get(name, {name}))
+
+
+def may_support(endpoint: Endpoint, name: str) -> bool:
+    """Ask whether a parameter could work: declared, or nothing is declared at all."""
+    return not endpoint.supported_parameters or declares(endpoint, name)
+
+
+def lost_parameters(request: InferenceRequest, endpoint: Endpoint) -> tuple[str, ...]:
+    """Name the parameters that this endpoint would not get, in order."""
+    return tuple(sorted(name for name in request.parameters if not may_support(endpoint, name)))
+
+
+def undeclared_parameters(request: InferenceRequest, endpoint: Endpoint) -> tuple[str, ...]:
+    """Name what `require_parameters` objects to: of an endpoint that declares nothing, the contract's."""
+    if endpoint.supported_parameters:
+        return lost_parameters(request, endpoint)
+    return tuple(sorted(contract_needs(request)))
+
+
+def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
+    """Build the body for one endpoint from the client's, which stays as it is."""
+    body: dict[str, Any] = {}
+    dropped: list[str] = []
+    for name, value in request.body.items():
+        if name in GATEWAY_FIELDS or name in _FORBIDDEN or name.startswith("litellm_"):
+            continue
+        if name in _LENGTH:
+            body.update(_length(request.body, endpoint))
+        elif _takes(request, endpoint, name):
+            body[name] = _copied(value)
+        else:
+            dropped.append(name)
+    if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
+        body["provider"] = _copied(request.gateway_fields["provider"])  # another router reads it too
+    return Fitted(body, tuple(sorted(dropped)))
+
+
+def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:
+    if name in _CONTENT:
+        return True
+    if name in MODEL_PARAMETERS or name in request.parameters or name in _CONTRACT:
+        return may_support(endpoint, name)
+    return endpoint.provider.forward_unknown or name in endpoint.supported_parameters
+
+
+def _length(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    """Send one of the two names for the same limit: the client's if declared, else the one that is."""
+    name = next(name for name in _LENGTH if body.get(name) is not None or name == _LENGTH[-1])
+    value = body.get(name)
+    if value is None:
+        return {}
+    if name not in endpoint.supported_parameters:
+        declared = [other for other in _LENGTH if other in endpoint.supported_parameters]
+        # The older name is the one that servers which declare nothing know.
+        name = declared[0] if declared else "max_tokens"
+    return {name: value}
+
+
+def _copied(value: Any) -> Any:
+    """Copy containers, share leaves: an adapter that rewrites its body must not touch the next attempt's."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value
+
+
+def options_for(request: InferenceRequest, endpoint: Endpoint) -> dict[str, Any]:
+    """Collect the caller's `provider.options` for this endpoint's provider, less what no caller may set."""
+    slug = endpoint.provider.slug.lower()
+    return {
+        name: _copied(value)
+        for provider, options in request.preferences.options.items()
+        if provider.lower() in (slug, endpoint.tag.lower())
+        for name, value in options.items()
+        if not (
+            name in _FORBIDDEN or name in _CONTENT or name in ("model", "stream") or name[:8] == "litellm_"
+        )
+    }

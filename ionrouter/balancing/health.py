@@ -1,0 +1,236 @@
+"""What this router has seen of each endpoint: the mutable state that select reads and attempts write.
+
+One `Health` per endpoint identity, so that a changed price keeps it and a changed URL starts clean. Calls
+no clock; every moment is a parameter, in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ionrouter.balancing.circuit_breaker import COOLDOWN_S, CircuitBreaker
+from ionrouter.balancing.cost import PRIOR_FAIL_AFTER, PRIOR_FAIL_BEFORE, PRIOR_NUM_OUT, PSEUDO_REQUESTS
+from ionrouter.balancing.decay import DecayedMean, DecayedMedian
+from ionrouter.balancing.peak_ewma import PeakEwma
+from ionrouter.balancing.retry_budget import RetryBudget
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.routing.table import Endpoint
+from ionrouter.schema.retry_after import MAX_RETRY_AFTER_S
+from ionrouter.schema.usage import Usage
+from ionrouter.stats.window import Bucket, Window
+
+OUTAGE_S = 30.0  # OpenRouter's window for "a significant outage"
+OUTAGE_RATE = 0.05  # below this share of failures in it, an outage is not significant
+RECENT_S = 300.0  # window of the percentiles that `sort` and `preferred_*` read
+MIN_TOKENS_FOR_RATE = 8  # a shorter answer says nothing about tokens per second
+FIXED_TOKENS = 100.0  # a whole answer's fixed part, in tokens: 2 s at 50 tokens/s, as in the priors
+BACKOFF_S = 1.0  # after a 429 that names no time; doubles with each in a row
+MAX_BACKOFF_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One attempt under way."""
+
+    started_at: float
+    stream: bool
+    is_exploring: bool = False
+    has_answered: bool = False  # the first token came
+
+
+@dataclass(slots=True)
+class Speed:
+    """One streaming mode of one endpoint."""
+
+    ttft_s: PeakEwma = field(default_factory=PeakEwma)
+    token_s: PeakEwma = field(default_factory=PeakEwma)  # seconds per token after the first
+    pace_s: PeakEwma = field(default_factory=PeakEwma)  # whole answers: duration / (FIXED_TOKENS + tokens)
+    recent: Window = field(default_factory=lambda: Window(width_s=60, max_buckets=6))
+    sampled_at: float = -math.inf
+
+
+@dataclass(slots=True)
+class Health:
+    """One endpoint's state. `before` and `after` are shares of failures before and after commit."""
+
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    budget: RetryBudget = field(default_factory=RetryBudget)
+    speeds: dict[bool, Speed] = field(default_factory=lambda: {True: Speed(), False: Speed()})  # by stream
+    before: DecayedMean = field(default_factory=DecayedMean)
+    after: DecayedMean = field(default_factory=DecayedMean)
+    fail_s: DecayedMean = field(default_factory=DecayedMean)
+    fail_cost: DecayedMean = field(default_factory=DecayedMean)
+    cached_share: DecayedMean = field(default_factory=DecayedMean)  # of prompt tokens
+    outages: DecayedMean = field(default_factory=lambda: DecayedMean(OUTAGE_S / 2))
+    flights: list[Flight] = field(default_factory=list)
+    retry_at: float = -math.inf  # end of an announced Retry-After
+    last_failed_at: float = -math.inf
+    last_started_at: float = -math.inf
+    _num_refusals: int = 0  # 429s in a row
+
+    # What is read.
+
+    def fail_before(self, now: float) -> float:
+        """Estimate P(fails before commit)."""
+        return self.before.mean(now, PRIOR_FAIL_BEFORE, PSEUDO_REQUESTS)
+
+    def fail_after(self, now: float) -> float:
+        """Estimate P(fails after commit | committed)."""
+        return self.after.mean(now, PRIOR_FAIL_AFTER, PSEUDO_REQUESTS)
+
+    def oldest_wait_s(self, now: float, stream: bool) -> float:
+        """Tell how long the oldest attempt in flight has waited for its first token; 0 when none waits."""
+        waits = (now - f.started_at for f in self.flights if f.stream == stream and not f.has_answered)
+        return max(waits, default=0.0)
+
+    def has_outage(self, now: float) -> bool:
+        """Ask whether it failed significantly within the last 30 seconds."""
+        return now - self.last_failed_at < OUTAGE_S and self.outages.mean(now, 0.0, 1e-9) >= OUTAGE_RATE
+
+    def is_measured(self, stream: bool) -> bool:
+        """Ask whether any answer in this mode was timed."""
+        return self.speeds[stream].sampled_at > -math.inf
+
+    def is_exploring(self) -> bool:
+        """Ask whether an exploring request is in flight."""
+        return any(flight.is_exploring for flight in self.flights)
+
+    def recent(self, now: float, stream: bool) -> Bucket:
+        """Merge the last five minutes of one mode."""
+        return self.speeds[stream].recent.since(now - RECENT_S, now)
+
+    # What attempts write.
+
+    def begin(self, now: float, stream: bool, is_exploring: bool = False) -> Flight:
+        """Note an attempt under way; every one must reach `end`."""
+        flight = Flight(now, stream, is_exploring)
+        self.flights.append(flight)
+        self.last_started_at = now
+        self.budget.deposit(now)
+        return flight
+
+    def end(self, flight: Flight) -> None:
+        """Note that an attempt is over, however it went; a second call does nothing."""
+        if flight in self.flights:
+            self.flights.remove(flight)
+
+    def commit(self, now: float, flight: Flight, ttft_s: float | None) -> None:
+        """Record that an answer began (streamed: `ttft_s` after its start)."""
+        flight.has_answered = True
+        self.before.add(0.0, now)
+        self.outages.add(0.0, now)
+        self.breaker.succeed(now)
+        self._num_refusals = 0
+        if ttft_s is not None:
+            speed = self.speeds[flight.stream]
+            speed.ttft_s.observe(ttft_s, now)
+            speed.sampled_at = now
+            self._sample(speed, now, "ttft_s", ttft_s)
+
+    def finish(self, now: float, flight: Flight, usage: Usage, decode_s: float | None) -> None:
+        """Record a whole good answer; `decode_s` from first to last token, None if it was not streamed."""
+        self.after.add(0.0, now)
+        duration_s, num_out = now - flight.started_at, usage.completion_tokens
+        speed = self.speeds[flight.stream]
+        speed.sampled_at = now
+        speed.pace_s.observe(duration_s / (FIXED_TOKENS + num_out), now)
+        if decode_s and num_out >= MIN_TOKENS_FOR_RATE:
+            speed.token_s.observe(decode_s / (num_out - 1), now)
+        if duration_s > 0 and num_out:
+            self._sample(speed, now, "throughput", num_out / duration_s)
+        if usage.prompt_tokens > 0:
+            self.cached_share.add(min(usage.cached_tokens / usage.prompt_tokens, 1.0), now)
+
+    def fail(
+        self, now: float, error: UpstreamError, duration_s: float, cost: float, *, after_commit: bool
+    ) -> bool:
+        """Record a failure as its class demands; True when this just opened the breaker for the domain."""
+        if error.failure is FailureClass.TRANSIENT:
+            self._fail_transient(now, duration_s, cost, after_commit)
+            if error.retry_after_s is not None:
+                self._refuse(now, error.retry_after_s)
+        elif error.failure is FailureClass.CAPACITY:
+            self._refuse(now, error.retry_after_s)
+        elif error.failure is FailureClass.DOMAIN:
+            self.last_failed_at = now
+            return self.breaker.trip(now)
+        return False
+
+    def _fail_transient(self, now: float, duration_s: float, cost: float, after_commit: bool) -> None:
+        (self.after if after_commit else self.before).add(1.0, now)
+        self.outages.add(1.0, now)
+        self.last_failed_at = now
+        self.breaker.fail(now)
+        if not after_commit:
+            self.fail_s.add(duration_s, now)
+            self.fail_cost.add(cost, now)
+
+    def _refuse(self, now: float, retry_after_s: float | None) -> None:
+        """Keep away for the time asked; 0 is an answer, None and nonsense are not."""
+        if retry_after_s is None or not retry_after_s >= 0:
+            retry_after_s = min(BACKOFF_S * 2.0 ** min(self._num_refusals, 16), MAX_BACKOFF_S)
+        self._num_refusals += 1
+        self.retry_at = max(self.retry_at, now + min(retry_after_s, MAX_RETRY_AFTER_S))
+
+    def _sample(self, speed: Speed, now: float, metric: str, value: float) -> None:
+        bucket = speed.recent.at(now)
+        if bucket is not None:
+            bucket.add("ok", {metric: value})
+
+
+@dataclass(slots=True)
+class HealthBook:
+    """Every endpoint's Health by identity, and every model's usual answer length."""
+
+    max_entries: int = 8192  # patterns let clients invent models: the longest idle goes first
+    _healths: dict[str, Health] = field(default_factory=dict)
+    _num_out: dict[tuple[str, bool], DecayedMedian] = field(default_factory=dict)  # (model id, stream)
+
+    def of(self, endpoint: Endpoint) -> Health:
+        """Find an endpoint's state, or start a clean one."""
+        health = self._healths.get(endpoint.identity)
+        if health is None:
+            health = self._healths[endpoint.identity] = Health()
+            self._forget_idle()
+        health.breaker.cooldown_s = COOLDOWN_S if endpoint.cooldown_s is None else endpoint.cooldown_s
+        return health
+
+    def keep(self, endpoints: Iterable[Endpoint]) -> None:
+        """Drop the state of every endpoint not named: a reload took it away.
+
+        An endpoint made from a pattern is kept with its pattern: its identity is `<pattern's>:<model>`.
+        """
+        kept = {endpoint.identity for endpoint in endpoints}
+        self._healths = {
+            identity: health
+            for identity, health in self._healths.items()
+            if identity in kept or identity.partition(":")[0] in kept
+        }
+
+    def answered(self, model_id: str, stream: bool, num_out: int, now: float) -> None:
+        """Remember how long an answer was, in tokens."""
+        lengths = self._num_out.setdefault((model_id, stream), DecayedMedian())
+        lengths.add(num_out, now)
+        if len(self._num_out) > self.max_entries:
+            del self._num_out[next(iter(self._num_out))]
+
+    def expected_num_out(self, model_id: str, stream: bool, now: float) -> float:
+        """Estimate the completion tokens of a request to this model: the decayed median, prior 300."""
+        lengths = self._num_out.get((model_id, stream))
+        return lengths.median(now, PRIOR_NUM_OUT, pseudo=3.0) if lengths else PRIOR_NUM_OUT
+
+    def num_in_flight(self) -> int:
+        """Count the attempts under way, everywhere."""
+        return sum(len(health.flights) for health in self._healths.values())
+
+    def _forget_idle(self) -> None:
+        if len(self._healths) > self.max_entries:
+            idle = min(
+                (identity for identity, health in self._healths.items() if not health.flights),
+                key=lambda identity: self._healths[identity].last_started_at,
+                default=None,
+            )
+            if idle is not None:
+                del self._healths[idle]

@@ -1,0 +1,34 @@
+"""What select hands to dispatch and to explain: candidates in order, and everybody else with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ionrouter.balancing.cost import Outlook, Score
+from ionrouter.balancing.screen import Exclusion
+from ionrouter.routing.table import Endpoint, ModelRoute
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One endpoint that may serve this request, weighed."""
+
+    endpoint: Endpoint
+    route: ModelRoute
+    tier: int  # 0: the model asked for; then its fallbacks
+    outlook: Outlook
+    score: Score
+    share: float = 0.0  # probability of being tried first
+    is_exploring: bool = False  # drawn to refresh an old sample, not for its score
+    is_forced: bool = False  # its breaker is open, and nobody else is left
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The order in which to try. Empty `candidates`: nobody may serve this request now."""
+
+    routes: tuple[ModelRoute, ...]
+    strategy: str
+    candidates: tuple[Candidate, ...]
+    exclusions: tuple[Exclusion, ...]
+    reason: str = ""  # why the first one is first

@@ -1,0 +1,196 @@
+"""Hard filters: which endpoints a request may use at all, and for each other one the reason.
+
+A table of filters, asked in order; the first to object names the exclusion. The last three (`TEMPORARY`)
+are about this moment, not about the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ionrouter.balancing.circuit_breaker import BreakerState
+from ionrouter.balancing.fields import contract_needs, may_support, undeclared_parameters
+from ionrouter.balancing.health import Health
+from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.schema.load import EngineLoad
+from ionrouter.schema.request import InferenceRequest
+
+# OpenRouter: a plain `fp4` also means its microscaling relatives.
+_QUANTIZATION_FAMILIES = {
+    "fp4": frozenset({"fp4", "mxfp4", "nvfp4"}),
+    "fp8": frozenset({"fp8", "mxfp8"}),
+}
+_TIERS = frozenset({"flex", "priority"})  # endpoints of another service level: only by their full tag
+TEMPORARY = frozenset({"loading", "retry_after", "breaker_open"})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One endpoint under one request at one moment: what a filter looks at."""
+
+    endpoint: Endpoint
+    request: InferenceRequest
+    health: Health
+    load: EngineLoad | None
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """An endpoint left out, by which filter and why. `until` (monotonic) when time alone will help."""
+
+    endpoint: Endpoint
+    route: ModelRoute
+    filter: str
+    reason: str
+    until: float | None = None
+    is_domain: bool = False  # the breaker is open because the provider refuses our account
+
+
+def matches(name: str, endpoint: Endpoint) -> bool:
+    """Ask whether a name in `order`, `only` or `ignore` means this endpoint; case does not matter.
+
+    "deepinfra" and "DeepInfra" mean all of that provider's endpoints except other service tiers,
+    "deepinfra/turbo" means one.
+    """
+    wanted, tag = name.strip().lower(), endpoint.tag.lower()
+    if wanted in (tag, endpoint.id.lower()):
+        return True
+    is_tier = tag.rpartition("/")[2] in _TIERS
+    return wanted in (endpoint.provider.slug.lower(), endpoint.provider.name.lower()) and not is_tier
+
+
+def matches_any(names: Sequence[str], endpoint: Endpoint) -> bool:
+    """Ask whether any of the names means this endpoint."""
+    return any(matches(name, endpoint) for name in names)
+
+
+def _disabled(s: Subject) -> str | None:
+    return s.endpoint.disabled and f"disabled: {s.endpoint.disabled}"
+
+
+def _allowed(s: Subject) -> str | None:
+    prefs = s.request.preferences
+    if prefs.only and not matches_any(prefs.only, s.endpoint):
+        return f"not in provider.only {list(prefs.only)}"
+    if prefs.ignore and matches_any(prefs.ignore, s.endpoint):
+        return f"in provider.ignore {list(prefs.ignore)}"
+    if prefs.order and not prefs.allow_fallbacks and not matches_any(prefs.order, s.endpoint):
+        return f"not in provider.order {list(prefs.order)}, and provider.allow_fallbacks is false"
+    return None
+
+
+def _quantization(s: Subject) -> str | None:
+    wanted = s.request.preferences.quantizations
+    allowed = set(wanted).union(*(_QUANTIZATION_FAMILIES.get(name, ()) for name in wanted))
+    if not wanted or s.endpoint.quantization in allowed:
+        return None
+    return f"quantization {s.endpoint.quantization} is not in provider.quantizations {list(wanted)}"
+
+
+def _max_price(s: Subject) -> str | None:
+    price = s.endpoint.price
+    # Prices are USD per token; max_price says USD per million tokens, and USD per request.
+    ours = {"prompt": price.prompt * 1e6, "completion": price.completion * 1e6, "request": price.request}
+    for name, limit in s.request.preferences.max_price.items():
+        if name in ours and ours[name] > limit * (1 + 1e-9):
+            return f"{name} price {ours[name]:g} is over provider.max_price.{name} {limit:g}"
+    return None
+
+
+def _training(s: Subject) -> str | None:
+    if s.request.preferences.data_collection == "allow" or s.endpoint.provider.data_collection == "deny":
+        return None
+    return "the provider may keep or train on data, and provider.data_collection is deny"
+
+
+def _retention(s: Subject) -> str | None:
+    if not s.request.preferences.zdr or s.endpoint.provider.zdr:
+        return None
+    return "the provider is not known for zero data retention, and provider.zdr is true"
+
+
+def _distillable(s: Subject) -> str | None:
+    if not s.request.preferences.enforce_distillable_text:
+        return None
+    return "the model is not known to allow distillation, and provider.enforce_distillable_text is true"
+
+
+def _context(s: Subject) -> str | None:
+    room, prompt, wanted = s.endpoint.context_length, s.request.prompt_tokens, s.request.max_tokens
+    if room is not None and prompt + (wanted or 0) > room:
+        parts = f"{prompt} prompt tokens" + (f" + {wanted} max_tokens" if wanted else "")
+        return f"{parts} are over the context length {room}"
+    most = s.endpoint.max_completion_tokens
+    if most is not None and wanted is not None and wanted > most:
+        return f"max_tokens {wanted} is over this endpoint's limit {most}"
+    return None
+
+
+def _required(s: Subject) -> str | None:
+    if not s.request.preferences.require_parameters:
+        return None
+    missing = undeclared_parameters(s.request, s.endpoint)
+    return f"does not support {', '.join(missing)} (provider.require_parameters)" if missing else None
+
+
+def _modalities(s: Subject) -> str | None:
+    missing = sorted(s.request.input_modalities - s.endpoint.input_modalities)
+    return f"does not take {', '.join(missing)} input" if missing else None
+
+
+def _capability(s: Subject) -> str | None:
+    missing = sorted(name for name in contract_needs(s.request) if not may_support(s.endpoint, name))
+    return f"does not support {', '.join(missing)}" if missing else None
+
+
+def _loading(s: Subject) -> str | None:
+    if s.load is None or s.load.ready or s.load.reason is None:
+        return None  # not ready and no reason: cold, priced with its load time
+    return s.load.reason
+
+
+def _retry_after(s: Subject) -> str | None:
+    left_s = s.health.retry_at - s.now
+    return f"asked to come back in {left_s:.1f} s" if left_s > 0 else None
+
+
+def _breaker(s: Subject) -> str | None:
+    breaker = s.health.breaker
+    if breaker.allows(s.now):
+        return None
+    if breaker.state(s.now) is BreakerState.HALF_OPEN:
+        return "a trial request is under way"
+    cause = "the provider refused our account or model" if breaker.is_domain else "it kept failing"
+    return f"circuit breaker open for {breaker.until - s.now:.1f} s more: {cause}"
+
+
+# Filter names are OpenRouter's `excluded_by` words where it has one.
+FILTERS: tuple[tuple[str, Callable[[Subject], str | None]], ...] = (
+    ("disabled", _disabled),
+    ("allowed_providers", _allowed),
+    ("quantization", _quantization),
+    ("max_price", _max_price),
+    ("data_policy:training", _training),
+    ("data_policy:zdr", _retention),
+    ("distillable", _distillable),
+    ("input_modalities", _modalities),
+    ("context_length", _context),
+    ("require_parameters", _required),
+    ("capability", _capability),
+    ("loading", _loading),
+    ("retry_after", _retry_after),
+    ("breaker_open", _breaker),
+)
+
+
+def screen(subject: Subject, route: ModelRoute) -> Exclusion | None:
+    """Ask the filters in order; the first objection, or None when the endpoint may be used."""
+    for name, objection in FILTERS:
+        reason = objection(subject)
+        if reason:
+            until = {"retry_after": subject.health.retry_at, "breaker_open": subject.health.breaker.until}
+            is_domain = name == "breaker_open" and subject.health.breaker.is_domain
+            return Exclusion(subject.endpoint, route, name, reason, until.get(name), is_domain)
+    return None

@@ -1,0 +1,145 @@
+"""What the client is told when nobody answered: before any attempt, or after all of them.
+
+Tables from failure classes and filters to statuses. Never a 401 or 402 from an upstream: the caller's
+key is not at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ionrouter.balancing.plan import Plan
+from ionrouter.balancing.screen import TEMPORARY
+from ionrouter.balancing.select import retry_at
+from ionrouter.errors import AllAttemptsFailed, AvailabilityError, FailureClass, RequestError, UpstreamError
+from ionrouter.schema.request import InferenceRequest
+
+ERROR_TYPES = {
+    400: "invalid_request",
+    403: "permission_denied",
+    413: "payload_too_large",
+    422: "unprocessable",
+    429: "rate_limit_exceeded",
+    500: "server",
+    502: "provider_unavailable",
+    503: "provider_overloaded",
+    504: "timeout",
+}
+# An upstream's status -> ours, for transient failures; all others are 502.
+_TRANSIENT = {408: 504, 504: 504, 524: 504, 503: 503, 529: 503}
+_WORDED = {"timeout": 504, "provider_overloaded": 503, "overloaded_error": 503}
+INTERNAL = "internal"  # code of a fault in our own provider client
+
+
+def client_status(error: UpstreamError) -> int:
+    """Translate one failure into the status a client sees."""
+    if error.failure is FailureClass.TRANSIENT:
+        if error.code == INTERNAL:
+            return 500
+        worded = _WORDED.get(error.error_type or "", _WORDED.get(error.code or "", 502))
+        return _TRANSIENT.get(error.status or 0, worded)
+    if error.failure is FailureClass.REQUEST:
+        return error.status if error.status is not None and 400 <= error.status < 500 else 400
+    return {
+        FailureClass.DOMAIN: 502,
+        FailureClass.CAPACITY: 429,
+        FailureClass.ENDPOINT_REQUEST: 400,
+        FailureClass.CONTENT: 403,
+        FailureClass.CLIENT_LEFT: 499,
+    }[error.failure]
+
+
+def client_error_type(error: UpstreamError) -> str:
+    """Name a failure in OpenRouter's vocabulary; the upstream's own word where it is about the request."""
+    is_about_request = error.failure in (
+        FailureClass.REQUEST,
+        FailureClass.ENDPOINT_REQUEST,
+        FailureClass.CONTENT,
+    )
+    if is_about_request and error.error_type:
+        return error.error_type
+    return ERROR_TYPES.get(client_status(error), "invalid_request")
+
+
+def all_failed(errors: Sequence[tuple[str, UpstreamError]]) -> AllAttemptsFailed:
+    """Sum up a walk: the last telling failure speaks; a provider that refuses our account tells nothing."""
+    telling = [error for _, error in errors if error.failure is not FailureClass.DOMAIN]
+    last = telling[-1] if telling else errors[-1][1]
+    waits = [e.retry_after_s for _, e in errors if e.retry_after_s is not None and e.retry_after_s >= 0]
+    status = client_status(last)
+    return AllAttemptsFailed(
+        "The provider refused the router's own account or model" if not telling else last.message,
+        status,
+        errors,
+        retry_after_s=min(waits, default=None) if status in (429, 503) else None,
+        error_type=client_error_type(last),
+        param=last.param,
+    )
+
+
+def nobody_left(plan: Plan, request: InferenceRequest, now: float) -> RequestError:
+    """Explain a plan without candidates: wait (429, 503), change the request (400), or give up (404)."""
+    filters = {e.filter for e in plan.exclusions}
+    if filters & TEMPORARY or plan.candidates:  # candidates: others held their half-open trials
+        return _come_back(plan, request, now)
+    for name, error_type in (
+        ("capability", "invalid_request"),
+        ("input_modalities", "invalid_request"),
+        ("context_length", "context_length_exceeded"),
+    ):
+        telling = next((e for e in plan.exclusions if e.filter == name), None)
+        if telling is not None:
+            message = f"No endpoint of {request.model} can take this request: it {telling.reason}"
+            if name == "context_length":
+                message = f"This request does not fit {request.model}: {telling.reason}"
+            return RequestError(message, error_type=error_type, param=_param(name, telling.reason))
+    code, reason = "constraint_filtered", f"excluded by {', '.join(sorted(filters))}"
+    if filters <= {"disabled"}:
+        code, reason = "no_endpoints", "none is enabled"
+    elif filters <= {"data_policy:zdr", "data_policy:training", "disabled"}:
+        code = "privacy_restricted"
+    return AvailabilityError(
+        f"No endpoints found for {request.model}: {reason}",
+        availability=_availability(code, plan, request, retryable=False),
+    )
+
+
+def _come_back(plan: Plan, request: InferenceRequest, now: float) -> AvailabilityError:
+    """Time will help: 429 when limits alone are in the way, else 503."""
+    temporary = {e.filter for e in plan.exclusions} & TEMPORARY
+    moment = retry_at(plan.exclusions)
+    wait_s = None if moment is None else max(moment - now, 0.0)
+    is_limit = temporary == {"retry_after"}
+    code = "capacity_exhausted" if is_limit else "temporarily_unavailable"
+    availability = _availability(code, plan, request, retryable=True)
+    headers = {}
+    if wait_s is not None:
+        seconds = max(1, int(-(-wait_s // 1)))
+        headers, availability["retry_after"] = {"Retry-After": str(seconds)}, seconds
+    return AvailabilityError(
+        f"{request.model} is {'rate-limited upstream' if is_limit else 'temporarily unavailable'}",
+        status=429 if is_limit else 503,
+        error_type="rate_limit_exceeded" if is_limit else "provider_overloaded",
+        availability=availability,
+        headers=headers,
+    )
+
+
+def _availability(code: str, plan: Plan, request: InferenceRequest, *, retryable: bool) -> dict[str, Any]:
+    """OpenRouter's `error.availability` object."""
+    published = sorted({e.filter for e in plan.exclusions} - TEMPORARY - {"disabled"})
+    return {
+        "code": code,
+        "retryable": retryable,
+        "requested_models": list(dict.fromkeys((request.model, *request.models))),
+        "docs_url": "docs/routing.md",
+        **({"excluded_by": published} if published else {}),
+    }
+
+
+def _param(name: str, reason: str) -> str | None:
+    """The field at fault, where one can be named."""
+    if name == "capability":
+        return reason.removeprefix("does not support ").split(", ")[0]
+    return "messages"

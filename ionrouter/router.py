@@ -1,0 +1,230 @@
+"""resolve -> select -> dispatch: the first of the two middle pages. Where clocks and chance are chosen.
+
+State: the table, replaced whole on reload, and the health book. A request keeps the table it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import structlog
+
+from ionrouter.attempt import Parts, Trace
+from ionrouter.balancing.explain import Explanation, explained
+from ionrouter.balancing.health import HealthBook
+from ionrouter.balancing.plan import Plan
+from ionrouter.balancing.select import Scene, select
+from ionrouter.balancing.verdict import client_status, nobody_left
+from ionrouter.dispatch import Clients, dispatch
+from ionrouter.errors import AllAttemptsFailed, AvailabilityError, RequestError, StreamBroken
+from ionrouter.routing.resolve import resolve, split_variant
+from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
+from ionrouter.schema.events import Event, Finished, Observer, RequestRecord
+from ionrouter.schema.load import EngineLoad
+from ionrouter.schema.request import InferenceRequest, SortKey
+
+_VARIANT_SORTS: dict[str, SortKey] = {"nitro": "throughput", "floor": "price", "exacto": "exacto"}
+_FREE = "free"
+
+log = structlog.get_logger(__name__)
+
+
+class Router:
+    """One router for the life of the process. Not for several threads."""
+
+    def __init__(
+        self,
+        table: RoutingTable,
+        clients: Clients,
+        *,
+        engine_load: Callable[[Endpoint], EngineLoad | None] = lambda endpoint: None,
+        observers: Sequence[Observer] = (),
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.book = HealthBook()
+        self._table, self._clients = table, clients
+        self._engine_load, self._observers = engine_load, tuple(observers)
+        self._parts = Parts(self.book, clock, wall, rng if rng is not None else random.Random())
+
+    @property
+    def table(self) -> RoutingTable:
+        """What new requests read."""
+        return self._table
+
+    @table.setter
+    def table(self, table: RoutingTable) -> None:
+        """Swap the table; endpoints of the same identity keep their health, vanished ones lose it."""
+        self._table = table
+        endpoints = [endpoint for model in table.models.values() for endpoint in model.endpoints]
+        self.book.keep([*endpoints, *(pattern.endpoint for pattern in table.patterns)])
+
+    def resolve(self, request: InferenceRequest) -> tuple[ModelRoute, ...]:
+        """Find where the request could go: the model, the caller's `models`, the table's fallbacks.
+
+        Raises AvailabilityError 400 (`model_not_found`) for a name that nothing fits.
+        """
+        table = self._table
+        named = [_route(table, name, request) for name in (request.model, *request.models)]
+        fallbacks = [table.models[name] for name in named[0].fallbacks if name in table.models]
+        tiers: dict[str, ModelRoute] = {}
+        for route in (*named, *fallbacks):
+            tiers.setdefault(route.id, route)  # each model once, at its first place
+        return tuple(tiers.values())
+
+    def select(self, request: InferenceRequest) -> Plan:
+        """Decide where it should go now; an empty plan says why nobody may serve it."""
+        scene = Scene(self.book, self._table.settings, self._parts.clock(), self._engine_load)
+        return select(self.resolve(request), self._with_variant(request), scene, self._parts.rng)
+
+    def explain(self, request: InferenceRequest) -> Explanation:
+        """Run resolve and select dry, for people; claims nothing."""
+        return explained(request.model, self.select(request))
+
+    async def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
+        """Serve one request: Committed, then Chunks or one Complete, then Finished.
+
+        Raises RequestError, AvailabilityError or AllAttemptsFailed before commit, StreamBroken after. One
+        RequestRecord goes to the observers before Finished is yielded, or when the request ends otherwise.
+        """
+        if not request.arrived_at:
+            request = replace(request, arrived_at=self._parts.clock())
+        trace, started_at, ending = Trace(), self._parts.wall(), Ending()
+        try:
+            settings, plan = self._table.settings, self.select(request)
+            if not plan.candidates:
+                raise nobody_left(plan, request, self._parts.clock())
+            events = dispatch(plan, request, self._clients, settings, self._parts, trace)
+            async with aclosing(events) as source:  # type: ignore[type-var]
+                async for event in source:
+                    if isinstance(event, Finished):
+                        ending.status = 200
+                        self._report(request, trace, started_at, ending)
+                    yield event
+        except Exception as error:
+            ending.status, ending.error = _status(error), str(error)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            if not ending.is_reported:
+                ending.status, ending.error = 499, "the client left"
+            raise
+        finally:
+            self._report(request, trace, started_at, ending)
+
+    def _with_variant(self, request: InferenceRequest) -> InferenceRequest:
+        """Apply `:nitro`, `:floor` and `:exacto`; an explicit `provider.sort` beats them."""
+        _, variants = split_variant(request.model, self._table)
+        sorts = [_VARIANT_SORTS[variant] for variant in variants if variant in _VARIANT_SORTS]
+        if not sorts or request.preferences.sort is not None:
+            return request
+        return replace(request, preferences=replace(request.preferences, sort=sorts[-1]))
+
+    def _report(self, request: InferenceRequest, trace: Trace, started_at: float, ending: Ending) -> None:
+        """Tell the log and the observers, once; nothing an observer does reaches the client."""
+        if ending.is_reported:
+            return
+        ending.is_reported = True
+        record = _record(request, trace, started_at, self._parts.clock() - request.arrived_at, ending)
+        _log_finished(record, trace)
+        for observer in self._observers:
+            try:
+                observer.observe(record)
+            except Exception:
+                log.exception("observer_failed", observer=type(observer).__name__, request=record.id)
+
+
+class Ending:
+    """How a request ended."""
+
+    __slots__ = ("error", "is_reported", "status")
+
+    def __init__(self) -> None:
+        self.status = 500
+        self.error: str | None = None
+        self.is_reported = False
+
+
+def _route(table: RoutingTable, name: str, request: InferenceRequest) -> ModelRoute:
+    """Find one model's route; `:free` leaves only its free endpoints."""
+    base, variants = split_variant(name, table)
+    route = resolve(table, base)
+    if route is None or not {*variants} <= {*_VARIANT_SORTS, _FREE}:
+        raise AvailabilityError(
+            f"{name} is not a valid model ID",
+            status=400,
+            error_type="invalid_request",
+            param="model" if name == request.model else "models",
+            availability={
+                "code": "model_not_found",
+                "retryable": False,
+                "requested_models": [request.model, *request.models],
+                "docs_url": "docs/routing.md",
+            },
+        )
+    if _FREE in variants:
+        free = (e for e in route.endpoints if e.price.prompt == e.price.completion == e.price.request == 0)
+        return replace(route, endpoints=tuple(free))
+    return route
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, RequestError | AllAttemptsFailed):
+        return error.status
+    return client_status(error.cause) if isinstance(error, StreamBroken) else 500
+
+
+def _record(
+    request: InferenceRequest, trace: Trace, started_at: float, duration_s: float, ending: Ending
+) -> RequestRecord:
+    served = trace.committed
+    return RequestRecord(
+        id=request.id,
+        kind=request.kind,
+        requested_model=request.model,
+        stream=request.stream,
+        started_at=started_at,
+        duration_s=duration_s,
+        status=ending.status,
+        attempts=tuple(trace.attempts),
+        served_model=served.model_id if served else None,
+        served_endpoint=served.endpoint_id if served else None,
+        served_provider=served.provider_name if served else None,
+        is_cancelled=ending.status == 499,
+        ttft_s=trace.ttft_s,
+        usage=trace.usage,
+        cost=trace.cost(),
+        is_usage_estimated=trace.is_usage_estimated,
+        key_id=request.key_id,
+        session_id=request.session_id,
+        error=ending.error,
+    )
+
+
+def _log_finished(record: RequestRecord, trace: Trace) -> None:
+    """One event with everything but the words: never a prompt, an answer or a key."""
+    log.info(
+        "request_finished",
+        request=record.id,
+        kind=record.kind,
+        model=record.requested_model,
+        stream=record.stream,
+        status=record.status,
+        served_model=record.served_model,
+        endpoint=record.served_endpoint,
+        provider=record.served_provider,
+        route=trace.committed.reason if trace.committed else None,
+        attempts=[(a.endpoint_id, a.failure.value if a.failure else "ok") for a in record.attempts],
+        ttft_s=record.ttft_s,
+        duration_s=record.duration_s,
+        prompt_tokens=record.usage.prompt_tokens,
+        completion_tokens=record.usage.completion_tokens,
+        cached_tokens=record.usage.cached_tokens,
+        cost=record.cost.total,
+        error=record.error,
+    )

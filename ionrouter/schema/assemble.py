@@ -1,0 +1,114 @@
+"""Chunks into a whole answer, for a client that did not stream from an upstream that did. Knows no wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason
+
+_JOINED = ("content", "text", "reasoning", "refusal")
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One choice so far."""
+
+    message: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, list[str]] = field(default_factory=dict)  # field -> its pieces, joined at the end
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)  # index -> tool call
+    logprobs: dict[str, list[Any]] = field(default_factory=dict)
+    finish_reason: FinishReason | None = None
+    native_finish_reason: str | None = None
+
+    def add(self, choice: ChoiceDelta) -> None:
+        """Take in one delta."""
+        for key, value in choice.delta.items():
+            if key in _JOINED and isinstance(value, str):
+                self.parts.setdefault(key, []).append(value)
+            elif key == "tool_calls":
+                for call in value or ():
+                    self._add_call(call)
+            elif key in ("reasoning_details", "images", "annotations") and isinstance(value, list):
+                self.message.setdefault(key, []).extend(value)
+            elif value is not None:
+                self.message[key] = value
+        for key, values in (choice.logprobs or {}).items():
+            if values:
+                self.logprobs.setdefault(key, []).extend(values)
+        self.finish_reason = choice.finish_reason or self.finish_reason
+        self.native_finish_reason = choice.native_finish_reason or self.native_finish_reason
+
+    def _add_call(self, call: dict[str, Any]) -> None:
+        index = call.get("index", 0)
+        whole = self.calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
+        for key in ("id", "type"):
+            if call.get(key):
+                whole[key] = call[key]
+        function = call.get("function") or {}
+        whole["function"]["name"] += function.get("name") or ""
+        whole["function"]["arguments"] += function.get("arguments") or ""
+
+    def choice(self, index: int) -> Choice:
+        """Finish."""
+        message: dict[str, Any] = {**self.message, **{key: "".join(p) for key, p in self.parts.items()}}
+        if self.calls:
+            message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
+        if "text" not in message:
+            message = {"role": "assistant", "content": None, **message}
+        return Choice(
+            index, message, self.finish_reason, self.native_finish_reason, dict(self.logprobs) or None
+        )
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Collects an upstream's events, whichever shape it answers in."""
+
+    _drafts: dict[int, _Draft] = field(default_factory=dict)
+    _upstream_id: str | None = None
+    _service_tier: str | None = None
+    _whole: Complete | None = None
+
+    def add(self, event: Chunk | Complete) -> None:
+        """Take in one event."""
+        if isinstance(event, Complete):
+            self._whole = event
+            return
+        self._upstream_id = event.upstream_id or self._upstream_id
+        self._service_tier = event.service_tier or self._service_tier
+        for choice in event.choices:
+            self._drafts.setdefault(choice.index, _Draft()).add(choice)
+
+    def complete(self) -> Complete:
+        """Put the whole answer together; its usage is the caller's business."""
+        if self._whole is not None:
+            return self._whole
+        choices = tuple(self._drafts[index].choice(index) for index in sorted(self._drafts))
+        return Complete(choices, upstream_id=self._upstream_id, service_tier=self._service_tier)
+
+
+def as_chunk(complete: Complete) -> Chunk:
+    """Turn a whole answer into one chunk, for a client that streams from an upstream that did not."""
+    choices = tuple(
+        ChoiceDelta(c.index, _delta(c.message), c.finish_reason, c.native_finish_reason, c.logprobs)
+        for c in complete.choices
+    )
+    return Chunk(choices, complete.usage, complete.upstream_id, complete.service_tier)
+
+
+def _delta(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls") or ())]
+    return {**message, **({"tool_calls": calls} if calls else {})}
+
+
+def has_answer(complete: Complete) -> bool:
+    """Ask whether a whole answer is one: data, content, a tool call, or a legal finish."""
+    return bool(complete.data) or as_chunk(complete).commits
+
+
+def is_filtered_empty(chunk: Chunk) -> bool:
+    """Ask whether a chunk ends an answer by the content filter with nothing said."""
+    finishes = [c.finish_reason for c in chunk.choices if c.finish_reason is not None]
+    said = Chunk(tuple(ChoiceDelta(c.index, c.delta) for c in chunk.choices)).commits
+    return bool(finishes) and all(f == "content_filter" for f in finishes) and not said

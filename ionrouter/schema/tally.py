@@ -1,0 +1,53 @@
+"""Counting an answer's tokens and gaps as events pass: usage as reported, else estimated. No prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ionrouter.schema.assemble import as_chunk
+from ionrouter.schema.events import Complete, ProviderEvent
+from ionrouter.schema.usage import Usage
+
+CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came out of the upstream so far."""
+
+    usage: Usage | None = None
+    num_characters: int = 0
+    first_at: float | None = None  # of the first event a client could use
+    last_at: float | None = None
+    max_gap_s: float | None = None
+
+    def add(self, event: ProviderEvent, now: float) -> None:
+        """Count one event."""
+        if event.usage is not None:
+            self.usage = event.usage  # the last one stands: some repeat it
+        chunk = as_chunk(event) if isinstance(event, Complete) else event
+        if not (chunk.commits or (isinstance(event, Complete) and event.data)):
+            return
+        self.num_characters += sum(_length(c.delta) for c in chunk.choices)
+        if self.last_at is not None:
+            self.max_gap_s = max(self.max_gap_s or 0.0, now - self.last_at)
+        self.first_at, self.last_at = self.first_at if self.first_at is not None else now, now
+
+    def usage_or_estimate(self, num_in: int) -> tuple[Usage, bool]:
+        """The upstream's word, even if it is 0; else four characters a token."""
+        if self.usage is not None:
+            return self.usage, False
+        return Usage(num_in, -(-self.num_characters // CHARACTERS_PER_TOKEN)), True
+
+
+def _length(delta: dict[str, object]) -> int:
+    """Characters of text in a delta, tool calls included."""
+    total = 0
+    for key in ("content", "text", "reasoning", "refusal"):
+        value = delta.get(key)
+        total += len(value) if isinstance(value, str) else 0
+    calls = delta.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") or {}
+        total += len(function.get("name") or "") + len(function.get("arguments") or "")
+    return total
