@@ -1,0 +1,239 @@
+"""Who gets in: Host, Origin, content type, keys. And that every refusal is an envelope."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ionrouter.api.doors import asks_for_keys
+from ionrouter.errors import ConfigError
+from ionrouter.settings import Settings
+from tests.support.edge import EdgeServer, edge_server
+
+CHAT = "/api/v1/chat/completions"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def assert_envelope(status: int, headers: object, body: object, expected: int) -> None:
+    """G150: strict envelope, integer code equal to the status, no stringified None."""
+    assert status == expected
+    assert headers["Content-Type"] == "application/json"  # type: ignore[index]
+    error = body["error"]  # type: ignore[index]
+    assert type(error["code"]) is int
+    assert error["code"] == status
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert isinstance(error["type"], str)
+    assert error["param"] is None or isinstance(error["param"], str)
+    assert "None" not in json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:99", "127.0.0.1", "[::1]", "[::1]:8080", "box.lan:1"]
+)
+async def test_loopback_names_and_configured_hosts_are_answered(tmp_path: Path, host: str) -> None:
+    async with edge_server(tmp_path, allowed_hosts=("box.lan",)) as server:
+        assert (await server.post(CHAT, BODY, headers={"Host": host}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.5", "x"]
+)
+async def test_a_rebound_dns_name_is_refused_on_every_route(tmp_path: Path, host: str) -> None:
+    async with edge_server(tmp_path) as server:
+        for path in ("/api/v1/models", "/health", "/metrics", "/nowhere"):
+            assert_envelope(*await server.get(path, headers={"Host": host}), 403)
+        assert_envelope(*await server.post(CHAT, BODY, headers={"Host": host}), 403)
+        assert server.routes.requests == []
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:3000", "null"])
+async def test_a_web_page_of_another_origin_is_refused(tmp_path: Path, origin: str) -> None:
+    async with edge_server(tmp_path) as server:
+        assert_envelope(*await server.post(CHAT, BODY, headers={"Origin": origin}), 403)
+        assert_envelope(*await server.get("/api/v1/models", headers={"Origin": origin}), 403)
+        assert server.routes.requests == []
+
+
+async def test_the_servers_own_pages_and_configured_origins_may_call(tmp_path: Path) -> None:
+    async with edge_server(tmp_path, cors_origins=("https://app.example",)) as server:
+        own, _, _ = await server.post(CHAT, BODY, headers={"Origin": server.base})
+        assert own == 200
+        status, headers, _ = await server.post(CHAT, BODY, headers={"Origin": "https://app.example"})
+        assert status == 200
+        assert headers["Access-Control-Allow-Origin"] == "https://app.example"
+        streamed = await server.chat(stream=True, headers={"Origin": "https://app.example"})
+        assert streamed[1]["Access-Control-Allow-Origin"] == "https://app.example"
+        async with server.session.options(
+            server.url(CHAT),
+            headers={"Origin": "https://app.example", "Access-Control-Request-Method": "POST"},
+        ) as preflight:
+            assert preflight.status == 204
+            assert "POST" in preflight.headers["Access-Control-Allow-Methods"]
+        assert_envelope(*await server.post(CHAT, BODY, headers={"Origin": "https://other.example"}), 403)
+
+
+async def test_no_cross_origin_header_is_sent_unless_configured(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        _, headers, _ = await server.get("/api/v1/models")
+        assert not [name for name in headers if name.startswith("Access-Control")]
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+async def test_a_post_that_needs_no_preflight_is_refused(tmp_path: Path, content_type: str) -> None:
+    async with (
+        edge_server(tmp_path) as server,
+        server.session.post(
+            server.url(CHAT), data=json.dumps(BODY), headers={"Content-Type": content_type}
+        ) as answer,
+    ):
+        assert_envelope(answer.status, answer.headers, await answer.json(), 415)
+        assert server.routes.requests == []
+
+
+async def test_json_with_a_charset_is_json(tmp_path: Path) -> None:
+    async with (
+        edge_server(tmp_path) as server,
+        server.session.post(
+            server.url(CHAT),
+            data=json.dumps(BODY),
+            headers={"Content-Type": "application/json; charset=utf-8"},
+        ) as answer,
+    ):
+        assert answer.status == 200
+
+
+async def test_the_frameworks_own_errors_are_envelopes(tmp_path: Path) -> None:
+    """G150: 404, 405 as the framework raises them."""
+    async with edge_server(tmp_path) as server:
+        assert_envelope(*await server.get("/api/v1/nope"), 404)
+        assert_envelope(*await server.get("/"), 404)
+        status, headers, body = await server.get(CHAT)
+        assert_envelope(status, headers, body, 405)
+        assert "POST" in headers["Allow"]
+        async with server.session.delete(server.url(CHAT)) as answer:
+            assert_envelope(answer.status, answer.headers, await answer.json(), 405)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is TLS, not HTTP\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nBad Header: 1\r\n\r\n",
+    ],
+)
+async def test_malformed_http_is_answered_in_the_envelope(tmp_path: Path, garbage: bytes) -> None:
+    async with edge_server(tmp_path) as server:
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(garbage)
+        head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+        writer.close()
+    assert re.match(rb"HTTP/1\.[01] 4\d\d ", head)
+    assert b"Content-Type: application/json" in head
+    assert b"text/plain" not in head
+    error = json.loads(body)["error"]
+    assert error["code"] == int(head.split()[1])
+
+
+async def _keys(server: EdgeServer) -> tuple[str, str]:
+    assert server.edge.keys is not None
+    inference, _ = server.edge.keys.create("app", "inference", 1.0)
+    management, _ = server.edge.keys.create("ops", "management", 1.0)
+    return inference, management
+
+
+async def test_with_keys_on_a_request_needs_a_right_key_of_the_right_kind(tmp_path: Path) -> None:
+    async with edge_server(tmp_path, asks_for_keys=True) as server:
+        inference, management = await _keys(server)
+        assert_envelope(*await server.chat(), 401)
+        assert_envelope(*await server.chat(headers={"Authorization": f"Bearer {management}"}), 403)
+        assert (await server.chat(headers={"Authorization": f"Bearer {inference}"}))[0] == 200
+        assert (await server.chat(headers={"Authorization": f"bearer {inference}"}))[0] == 200
+        assert (await server.chat(headers={"x-api-key": inference}))[0] == 200
+        assert server.edge.keys is not None
+        server.edge.keys.set_disabled("app", True)
+        assert_envelope(*await server.chat(headers={"Authorization": f"Bearer {inference}"}), 401)
+        key = server.routes.requests[0].key_id
+        assert key == server.edge.keys.resolve("app").hash
+
+
+@pytest.mark.parametrize(
+    "value", ["Bearer other-vendor-SECRET-CCC", "other-vendor-SECRET-CCC", "Basic U0VDUkVU"]
+)
+async def test_a_wrong_key_is_never_echoed(
+    tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G123."""
+    async with edge_server(tmp_path, asks_for_keys=True) as server:
+        status, headers, body = await server.chat(headers={"Authorization": value})
+    assert_envelope(status, headers, body, 401)
+    printed = "".join(capsys.readouterr())
+    for place in (json.dumps(body), str(headers), printed):
+        assert "SECRET" not in place
+        assert "U0VDUkVU" not in place
+
+
+async def test_management_routes_need_a_management_key_even_with_keys_off(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        inference, management = await _keys(server)
+        assert_envelope(*await server.post("/api/v1/admin/reload", {}), 401)
+        wrong = {"Authorization": f"Bearer {inference}"}
+        assert_envelope(*await server.post("/api/v1/admin/reload", {}, headers=wrong), 403)
+        right = {"Authorization": f"Bearer {management}"}
+        assert (await server.post("/v1/admin/reload", {}, headers=right))[0] == 200
+
+
+async def test_any_key_is_fine_while_keys_are_off(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        assert (await server.chat(headers={"Authorization": "Bearer unused"}))[0] == 200
+
+
+async def test_with_keys_on_the_catalogue_is_public_but_a_shown_key_must_be_right(tmp_path: Path) -> None:
+    async with edge_server(tmp_path, asks_for_keys=True) as server:
+        assert (await server.get("/api/v1/models"))[0] == 200
+        assert (await server.get("/health"))[0] == 200
+        assert_envelope(*await server.get("/api/v1/models", headers={"Authorization": "Bearer no"}), 401)
+        assert_envelope(*await server.get("/metrics"), 401)
+
+
+async def test_wrong_keys_are_limited_per_address_and_a_right_one_still_works(tmp_path: Path) -> None:
+    async with edge_server(tmp_path, asks_for_keys=True, max_wrong_keys=3) as server:
+        inference, _ = await _keys(server)
+        wrong = {"Authorization": "Bearer sk-or-v1-wrong"}
+        assert [(await server.chat(headers=wrong))[0] for _ in range(3)] == [401, 401, 401]
+        status, headers, body = await server.chat(headers=wrong)
+        assert_envelope(status, headers, body, 429)
+        assert 1 <= int(headers["Retry-After"]) <= 60
+        assert (await server.chat(headers={"Authorization": f"Bearer {inference}"}))[0] == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
+def test_listening_on_a_network_needs_keys_or_an_explicit_word(tmp_path: Path, host: str) -> None:
+    settings = Settings(host=host, state_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"keys create NAME.*--no-auth"):
+        asks_for_keys(settings, has_inference_key=False)
+    assert asks_for_keys(settings, has_inference_key=True)
+    assert not asks_for_keys(Settings(host=host, no_auth=True), has_inference_key=False)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.53", "::1", "[::1]", "localhost"])
+def test_keys_are_off_by_default_on_loopback(host: str) -> None:
+    assert not asks_for_keys(Settings(host=host), has_inference_key=True)
+    assert asks_for_keys(Settings(host=host, require_keys=True), has_inference_key=True)
+    with pytest.raises(ConfigError):
+        asks_for_keys(Settings(host=host, require_keys=True), has_inference_key=False)
+
+
+async def test_without_auth_on_a_network_numbers_are_fine_and_names_are_not(tmp_path: Path) -> None:
+    """A name can be rebound, a number cannot."""
+    async with edge_server(tmp_path, host="0.0.0.0", no_auth=True) as server:
+        assert (await server.get("/api/v1/models", headers={"Host": "10.0.0.5:8080"}))[0] == 200
+        assert_envelope(*await server.get("/api/v1/models", headers={"Host": "evil.example"}), 403)
