@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import hdrs, web
 
+from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
 from ionrouter.api.responses import error_response
 from ionrouter.api.state import EDGE, GENERATION_ID, KEY
 from ionrouter.errors import ConfigError, IonrouterError, RequestError
 from ionrouter.schema.common import new_generation_id
-from ionrouter.schema.errors import error_body, plain_error, retry_after_seconds
+from ionrouter.schema.errors import INTERNAL_ERROR, plain_error, retry_after_seconds
 from ionrouter.settings import Settings
 from ionrouter.store.keys import ApiKey
 
@@ -135,7 +136,7 @@ class Doors:
             return error_response(error_body(error))
         except Exception:
             _log.exception("request_crashed", path=request.path, generation_id=request[GENERATION_ID])
-            return error_response(plain_error(500, "internal error"))
+            return error_response(INTERNAL_ERROR)
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -9,15 +9,16 @@ import structlog
 from aiohttp import web
 
 from ionrouter.api.body import read_json
+from ionrouter.api.errors import error_body
 from ionrouter.api.pump import EventPump
 from ionrouter.api.responses import header_text, json_response
 from ionrouter.api.sse import COMMENT, DONE, ClientGone, SseResponse, event
 from ionrouter.api.state import EDGE, GENERATION_ID, KEY, Edge
 from ionrouter.errors import IonrouterError, RequestError
-from ionrouter.schema.answers import AnswerFrame, as_chunk, gathered
+from ionrouter.schema.answers import AnswerFrame
+from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.chat import ChatRequest
 from ionrouter.schema.completions import CompletionRequest
-from ionrouter.schema.errors import error_body
 from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished
 from ionrouter.schema.request import InferenceRequest, Kind
 from ionrouter.schema.validation import validated
@@ -93,7 +94,6 @@ def route_headers(committed: Committed, ignored: Iterable[str]) -> dict[str, str
 
 async def _whole(pump: EventPump, frame: AnswerFrame, ignored: tuple[str, ...]) -> web.Response:
     """Wait for the end, then answer; a failure half way still has a real status."""
-    chunks: list[Chunk] = []
     complete: Complete | None = None
     finished: Finished | None = None
     headers: dict[str, str] = {}
@@ -103,15 +103,13 @@ async def _whole(pump: EventPump, frame: AnswerFrame, ignored: tuple[str, ...]) 
                 case Committed():
                     frame.commit(item)
                     headers = route_headers(item, ignored)
-                case Chunk():
-                    chunks.append(item)
                 case Complete():
                     complete = item
                 case Finished():
                     finished = item
-    if finished is None:
-        raise RuntimeError("the router's events ended without Finished")
-    return json_response(frame.whole(complete or gathered(chunks), finished), headers=headers)
+    if complete is None or finished is None:
+        raise RuntimeError("the router's events ended without Complete and Finished")
+    return json_response(frame.whole(complete, finished), headers=headers)
 
 
 class _Stream:

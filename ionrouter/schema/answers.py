@@ -6,7 +6,7 @@ every chunk; `role` never null; `usage` never null; the model and provider that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,67 +139,3 @@ def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
             "upstream_inference_completions_cost": cost.completion,
         },
     }
-
-
-def gathered(chunks: Iterable[Chunk]) -> Complete:
-    """Join a stream into the whole answer it amounts to (for engines that always stream)."""
-    choices: dict[int, _Gathering] = {}
-    tier: str | None = None
-    for chunk in chunks:
-        tier = chunk.service_tier or tier
-        for choice in chunk.choices:
-            choices.setdefault(choice.index, _Gathering()).add(choice)
-    return Complete(tuple(choices[i].choice(i) for i in sorted(choices)), service_tier=tier)
-
-
-@dataclass(slots=True)
-class _Gathering:
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    lists: dict[str, list[Any]] = field(default_factory=dict)
-    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
-    logprobs: dict[str, list[Any]] = field(default_factory=dict)
-    finish: ChoiceDelta | None = None
-
-    def add(self, choice: ChoiceDelta) -> None:
-        for key, value in choice.delta.items():
-            if key == "tool_calls":
-                self._add_calls(value or ())
-            elif isinstance(value, str):
-                self.texts.setdefault(key, []).append(value)
-            elif isinstance(value, list):
-                self.lists.setdefault(key, []).extend(value)
-            elif value is not None:
-                self.others[key] = value
-        for key, value in (choice.logprobs or {}).items():
-            self.logprobs.setdefault(key, []).extend(value or ())
-        if choice.finish_reason is not None:
-            self.finish = choice
-
-    def _add_calls(self, calls: Iterable[Mapping[str, Any]]) -> None:
-        for part in calls:
-            call = self.calls.setdefault(
-                part.get("index", 0),
-                {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
-            )
-            call["id"] = part.get("id") or call["id"]
-            function = part.get("function") or {}
-            call["function"]["name"] = function.get("name") or call["function"]["name"]
-            call["function"]["arguments"] += function.get("arguments") or ""
-
-    def choice(self, index: int) -> Choice:
-        message: dict[str, Any] = {
-            **self.others,
-            **{k: "".join(v) for k, v in self.texts.items()},
-            **self.lists,
-        }
-        if self.calls:
-            message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
-            message["content"] = message.get("content") or None
-        return Choice(
-            index,
-            message,
-            self.finish.finish_reason if self.finish else None,
-            self.finish.native_finish_reason if self.finish else None,
-            dict(self.logprobs) or None,
-        )

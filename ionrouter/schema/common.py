@@ -77,7 +77,7 @@ class TextRequest(BaseModel):
     max_completion_tokens: PositiveInt | None = None
     temperature: Twofold | None = None
     top_p: Unit | None = None
-    top_k: Annotated[StrictInt, Field(ge=0)] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1)] | None = None  # 0 and -1: off
     min_p: Unit | None = None
     top_a: Unit | None = None
     frequency_penalty: Penalty | None = None

@@ -1,37 +1,44 @@
-"""POST /completions (legacy) as it arrives: a raw prompt, no template. One prompt a request."""
+"""POST /completions (legacy) as it arrives: raw prompts, no template."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr, field_validator
+from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from ionrouter.schema.common import CHARACTERS_PER_TOKEN, TextRequest
 
+MAX_PROMPTS = 128
+
 TokenIds = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
+Prompts = Annotated[list[StrictStr] | list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
 
 
 class CompletionRequest(TextRequest):
-    """OpenAI's legacy completion request; `prompt` is a string or token ids."""
+    """OpenAI's legacy completion request: one prompt or several, each a string or token ids."""
 
-    prompt: StrictStr | TokenIds
+    prompt: StrictStr | TokenIds | Prompts
+    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
     logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     echo: StrictBool | None = None
     suffix: StrictStr | None = None
     best_of: Annotated[StrictInt, Field(ge=1)] | None = None
 
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _single(cls, value: object) -> object:
-        """Unwrap a list of one prompt; several prompts in one request are refused by name."""
-        if isinstance(value, list) and value and isinstance(value[0], str | list):
-            if len(value) > 1:
-                raise ValueError("several prompts in one request are not supported; send one request each")
-            return value[0]
-        return value
+    @model_validator(mode="after")
+    def _says_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens: 0 makes sense with echo only, to score a prompt")
+        return self
 
     def input_modalities(self) -> frozenset[str]:
         return frozenset({"text"})
 
     def num_characters(self) -> int:
-        return len(self.prompt) * (1 if isinstance(self.prompt, str) else CHARACTERS_PER_TOKEN)
+        if isinstance(self.prompt, str):
+            return len(self.prompt)
+        return sum(
+            len(item)
+            if isinstance(item, str)
+            else CHARACTERS_PER_TOKEN * (1 if isinstance(item, int) else len(item))
+            for item in self.prompt
+        )

@@ -1,6 +1,6 @@
 """The error envelope: OpenRouter's integer code and metadata, with OpenAI's type and param beside them.
 
-Knows our exceptions and JSON; which HTTP response carries the envelope is the edge's business.
+Knows the envelope's words; which exception becomes which error is ionrouter/api/errors.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from ionrouter.errors import AllAttemptsFailed, AvailabilityError, RequestError, StreamBroken, UpstreamError
 
 # OpenAI's `error.type`, by status.
 OPENAI_TYPES = {
@@ -84,72 +82,6 @@ def plain_error(status: int, message: str, *, headers: Mapping[str, str] | None 
 
 
 INTERNAL_ERROR = plain_error(500, "internal error")  # masked: what went wrong is in the log
-
-
-def error_body(error: BaseException) -> ErrorBody:
-    """Translate any exception; what is not one of ours becomes a masked 500."""
-    match error:
-        case RequestError():
-            return _request(error)
-        case AllAttemptsFailed():
-            return _all_attempts(error)
-        case StreamBroken():
-            return _upstream(error.cause)
-        case UpstreamError():
-            return _upstream(error)
-    return INTERNAL_ERROR
-
-
-def _request(error: RequestError) -> ErrorBody:
-    availability = error.availability if isinstance(error, AvailabilityError) else {}
-    return ErrorBody(
-        error.status,
-        error.message,
-        error.param,
-        {"error_type": error.error_type, **error.metadata},
-        availability,
-        error.headers,
-    )
-
-
-def _all_attempts(error: AllAttemptsFailed) -> ErrorBody:
-    headers = {"Retry-After": str(retry_after_seconds(error.retry_after_s))} if error.retry_after_s else {}
-    metadata: dict[str, Any] = {"error_type": error.error_type}
-    if error.errors:
-        last = error.errors[-1][1]
-        metadata |= _provider_metadata(last)
-        metadata["previous_errors"] = [_previous(endpoint, failure) for endpoint, failure in error.errors]
-    return ErrorBody(error.status, error.message, error.param, metadata, headers=headers)
-
-
-def _previous(endpoint_id: str, failure: UpstreamError) -> dict[str, Any]:
-    return {
-        "provider": failure.provider or endpoint_id,
-        "endpoint": endpoint_id,
-        "code": failure.status,
-        "status": failure.failure.value,
-        "message": failure.message,
-    }
-
-
-def _provider_metadata(failure: UpstreamError) -> dict[str, Any]:
-    found = {
-        "provider_name": failure.provider or None,
-        "provider_code": failure.code,
-        "raw": failure.raw,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-# What an endpoint's failure after commit means to the client; its own status would blame the client's key.
-_BROKEN_STATUS = {401: 502, 402: 502, 403: 502, 404: 502}
-
-
-def _upstream(failure: UpstreamError) -> ErrorBody:
-    status = failure.status if failure.status is not None and failure.status >= 400 else 502
-    status = _BROKEN_STATUS.get(status, status)
-    metadata = {"error_type": failure.error_type or error_type(status), **_provider_metadata(failure)}
-    return ErrorBody(status, failure.message, failure.param, metadata)
 
 
 def retry_after_seconds(seconds: float) -> int:

@@ -298,21 +298,37 @@ async def test_newer_and_legacy_limits_and_sessions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "status"),
+    ("prompt", "status", "tokens"),
     [
-        ("hi", 200),
-        (["hi"], 200),
-        ([1, 2], 200),
-        ([[1, 2]], 200),
-        (["a", "b"], 400),
-        ([], 400),
-        (5, 400),
-        (None, 400),
+        ("hi there", 200, 2),
+        (["hi there", "you"], 200, 3),
+        ([1, 2], 200, 2),
+        ([[1, 2], [3]], 200, 3),
+        ([], 400, 0),
+        ([""] * 129, 400, 0),
+        ([[]], 400, 0),
+        (5, 400, 0),
+        ([1, "a"], 400, 0),
+        (None, 400, 0),
     ],
 )
-async def test_a_completion_takes_one_prompt(tmp_path: Path, prompt: object, status: int) -> None:
+async def test_prompts_are_text_or_token_ids(
+    tmp_path: Path, prompt: object, status: int, tokens: int
+) -> None:
     async with edge_server(tmp_path) as server:
-        answer = await server.post("/api/v1/completions", {"model": "m", "prompt": prompt})
+        answer = await server.post("/api/v1/completions", {"model": "m", "prompt": prompt, "stream": True})
+        assert [r.prompt_tokens for r in server.routes.requests] == ([tokens] if status == 200 else [])
     assert answer[0] == status
     if status == 400:
-        assert answer[2]["error"]["param"] == "prompt"
+        assert answer[2]["error"]["param"].startswith("prompt")
+
+
+async def test_no_new_tokens_are_for_scoring_a_prompt_only(tmp_path: Path) -> None:
+    """E08, E10, the edge's half."""
+    base = {"model": "m", "prompt": "x", "stream": True}
+    async with edge_server(tmp_path) as server:
+        statuses = [
+            (await server.post("/v1/completions", {**base, **change}))[0]
+            for change in ({"max_tokens": 0, "echo": True}, {"max_tokens": 0}, {"top_k": -1}, {"top_k": -2})
+        ]
+    assert statuses == [200, 400, 200, 400]

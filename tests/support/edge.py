@@ -18,6 +18,7 @@ from ionrouter.api.server import EnvelopeRunner
 from ionrouter.api.state import Edge
 from ionrouter.metrics import Metrics
 from ionrouter.routing.table import Endpoint, ModelRoute, Price, Provider, RoutingSettings, RoutingTable
+from ionrouter.schema.assemble import Assembly
 from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Event, Finished
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.usage import Cost, Usage
@@ -78,7 +79,7 @@ def a_table(**settings: Any) -> RoutingTable:
 
 @dataclass
 class ScriptedRoutes:
-    """Answers as told, and remembers what was asked and whether its answers were closed."""
+    """Answers as told, whole when asked to (as the router does), and remembers what was asked."""
 
     answer: Answer = hello
     table: RoutingTable = field(default_factory=a_table)
@@ -92,7 +93,13 @@ class ScriptedRoutes:
         self.num_open += 1
         self.opened.set()
         try:
+            assembly = Assembly()
             async for event in self.answer(request):
+                if isinstance(event, Chunk) and not request.stream:
+                    assembly.add(event)
+                    continue
+                if isinstance(event, Finished) and not request.stream:
+                    yield assembly.complete()
                 yield event
         finally:
             self.num_open -= 1
