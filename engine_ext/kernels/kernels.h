@@ -132,6 +132,7 @@ enum class RopeForm : uint8_t {
 };
 
 struct RopeParams {
+  RopeForm form = RopeForm::normal;
   float theta = 10000.0f;
   int32_t rotary_dim = 0;               // even, at most head_dim; the dims past it pass through
   float position_scale = 1.0f;          // linear scaling: the angle's position is position * this

@@ -4,7 +4,7 @@
 //   1. repetition penalty (prompt and generated ids), then frequency and presence (generated ids only)
 //   2. logit bias
 //   3. masked ids (stop ids below min_tokens) become -infinity
-//   4. greedy if temperature == 0: the largest, ties to the lowest id; else divide by temperature
+//   4. greedy if temperature < 1e-5: the largest, ties to the lowest id; else divide by temperature
 //   5. min-p, then top-k, then top-p over what is left, renormalised
 //   6. one draw: u = Philox4x32-10(seed, position), inverse of the cumulative sum
 // Log-probabilities are those of the raw logits. A row with NaN or infinity is reported, not sampled.

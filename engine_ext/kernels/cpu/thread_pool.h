@@ -1,11 +1,13 @@
 // A fixed set of workers for short parallel regions. Knows nothing of what it runs.
 //
 // A region cuts [0, n) into fixed chunks (a function of n and the thread count), which the caller and the
-// workers claim one by one. Workers spin for some tens of microseconds after a region, since the next layer's
-// follows at once, and then sleep, so that an idle engine costs nothing.
+// workers claim one by one, so that a thread that lost its core holds up one chunk and not half the region.
+// Workers spin for some tens of microseconds after a region, since the next layer's follows at once, and then
+// sleep, so that an idle engine costs nothing.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
@@ -16,7 +18,7 @@ namespace ion::kernels {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the calling thread; 0: one per available CPU (respects affinity). Throws
+  // `num_threads` counts the calling thread; 0: one per CPU that this process may use. Throws
   // std::system_error if threads cannot be started.
   explicit ThreadPool(int num_threads = 0);
   ~ThreadPool();
@@ -39,25 +41,33 @@ class ThreadPool {
   using Body = void (*)(void* context, int64_t begin, int64_t end);
 
   void run(int64_t n, Body body, void* context);
+  void announce();
+  void wait_until_done();
   void work();
-  void help(uint32_t region);
-  uint32_t wait_for_region(uint32_t seen);
+  void run_chunks();
+  bool claim(uint32_t& chunk);
+  void finish_chunk();
+  bool await_region(uint32_t seen);
+  void stop();
 
   std::mutex caller_;  // held for a whole region
   std::vector<std::thread> workers_;
 
-  // The region in progress; written by the caller before `ticket_` announces it.
+  // The region in progress: written by the caller before `ticket_` offers chunks, read after a claim.
   Body body_ = nullptr;
   void* context_ = nullptr;
   int64_t n_ = 0;
-  int64_t num_chunks_ = 0;
+  uint32_t num_chunks_ = 0;
 
-  // Region number (high 32 bits) and next chunk (low 32): a late worker cannot claim a chunk of a new region.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
-  alignas(64) std::atomic<int64_t> num_left_{0};  // chunks not finished
-  alignas(64) std::atomic<uint32_t> region_{0};   // what sleepers wait on
+  alignas(64) std::atomic<uint32_t> ticket_{0};    // chunks not claimed
+  alignas(64) std::atomic<uint32_t> num_left_{0};  // chunks not finished
+  alignas(64) std::atomic<uint32_t> region_{0};    // counts regions
   alignas(64) std::atomic<int32_t> num_sleeping_{0};
+  std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stopping_{false};
+  std::mutex sleep_;
+  std::condition_variable region_started_;
+  std::condition_variable region_done_;
 };
 
 }  // namespace ion::kernels

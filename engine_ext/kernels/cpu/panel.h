@@ -1,0 +1,117 @@
+// The packed layout of weights: panels of 8 rows, cut along k into groups. Knows no arithmetic on them.
+//
+// A quantised panel is a sequence of groups of 32 k-values. "Quad q" is k in [4q, 4q + 4) of the group; an
+// octet of quads is 32 bytes: byte 4r + j belongs to row r and k = 4q + j, so that one 32-byte load meets one
+// broadcast of 4 activations and every 32-bit lane is one row's partial sum.
+//
+//   Q4_1  [f16 d x8][f16 m x8][nibbles x128]            160 B  w = d * code + m
+//   Q4_0  [f16 d x8][nibbles x128]                      144 B  w = d * (code - 8)
+//   Q8_0  [f16 d x8][codes x256]                        272 B  w = d * code
+//   Q6_K  [i8 scale x8 of k < 16][i8 scale x8 of k >= 16][nibbles x128][high bits x64]   208 B
+//         and after 8 groups [f16 d x8]: 1680 B per 256 k  w = (d * scale) * (code - 32)
+//   nibbles: byte i of octet v (0..3) holds quad v in its low and quad v + 4 in its high half
+//   high bits: byte i of octet h (0..1) holds, 2 bits each from the lowest, quads 4h .. 4h + 3
+//
+// A float panel (F32, F16, BF16) is [k][8] values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "../kernels.h"
+#include "half.h"
+
+namespace ion::kernels {
+
+constexpr int64_t kGroup = 32;       // k-values under one activation scale
+constexpr int64_t kSuperGroups = 8;  // groups in a Q6_K super-block
+constexpr int64_t kQ4Bytes = 128;    // nibbles of a group
+constexpr int64_t kQ6HighBytes = 64;
+constexpr int64_t kHalfRow = 16;  // bytes of 8 f16 values
+constexpr int64_t kQ6GroupBytes = 16 + kQ4Bytes + kQ6HighBytes;
+constexpr int64_t kQ6SuperBytes = kSuperGroups * kQ6GroupBytes + kHalfRow;
+
+// Bytes of one panel of k values a row. The 8 rows of a file take the same.
+static inline int64_t panel_bytes(DType dtype, int64_t k) {
+  switch (dtype) {
+    case DType::F32:
+      return 8 * 4 * k;
+    case DType::F16:
+    case DType::BF16:
+      return 8 * 2 * k;
+    case DType::Q4_0:
+      return k / kGroup * (kHalfRow + kQ4Bytes);
+    case DType::Q4_1:
+      return k / kGroup * (2 * kHalfRow + kQ4Bytes);
+    case DType::Q8_0:
+      return k / kGroup * (kHalfRow + 8 * kGroup);
+    case DType::Q6_K:
+      return k / (kGroup * kSuperGroups) * kQ6SuperBytes;
+  }
+  return 0;
+}
+
+// Where value i (0..31) of row r of a group lies.
+static inline int nibble_at(const uint8_t* nibbles, int r, int i) {
+  return nibbles[32 * (i / 4 % 4) + 4 * r + i % 4] >> (i < 16 ? 0 : 4) & 15;
+}
+static inline int high_bits_at(const uint8_t* high, int r, int i) {
+  return high[32 * (i / 16) + 4 * r + i % 4] >> 2 * (i / 4 % 4) & 3;
+}
+
+// One row of one group, offsets taken off the codes: w = d * scale[i / 16] * code[i] + m.
+struct PanelGroup {
+  int code[kGroup];
+  int scale[2] = {1, 1};
+  float d, m = 0.0f;
+};
+
+static inline PanelGroup read_group(const uint8_t* panel, DType dtype, int r, int64_t g) {
+  PanelGroup out;
+  const uint8_t* at = panel + g * panel_bytes(dtype, kGroup);
+  if (dtype == DType::Q6_K) {
+    const uint8_t* super = panel + g / kSuperGroups * kQ6SuperBytes;
+    at = super + g % kSuperGroups * kQ6GroupBytes;
+    out.d = load_f16(super + kSuperGroups * kQ6GroupBytes + 2 * r);
+    for (int s = 0; s < 2; ++s) out.scale[s] = static_cast<int8_t>(at[8 * s + r]);
+    for (int i = 0; i < kGroup; ++i) {
+      out.code[i] = (nibble_at(at + 16, r, i) | high_bits_at(at + 16 + kQ4Bytes, r, i) << 4) - 32;
+    }
+    return out;
+  }
+  out.d = load_f16(at + 2 * r);
+  if (dtype == DType::Q4_1) out.m = load_f16(at + kHalfRow + 2 * r);
+  for (int i = 0; i < kGroup; ++i) {
+    if (dtype == DType::Q4_1) out.code[i] = nibble_at(at + 2 * kHalfRow, r, i);
+    if (dtype == DType::Q4_0) out.code[i] = nibble_at(at + kHalfRow, r, i) - 8;
+    if (dtype == DType::Q8_0) out.code[i] = static_cast<int8_t>(at[kHalfRow + 32 * (i / 4) + 4 * r + i % 4]);
+  }
+  return out;
+}
+
+// Values [first, first + count) of one row; first is a multiple of 32 and count at most 32.
+static inline void unpack_values(float* dst, const uint8_t* panel, DType dtype, int r, int64_t first,
+                                 int64_t count) {
+  if (!is_quantized(dtype)) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t at = 8 * (first + i) + r;
+      if (dtype == DType::F32) std::memcpy(dst + i, panel + 4 * at, 4);
+      if (dtype == DType::F16) dst[i] = load_f16(panel + 2 * at);
+      if (dtype == DType::BF16) dst[i] = bf16_to_f32(load_u16(panel + 2 * at));
+    }
+    return;
+  }
+  const PanelGroup group = read_group(panel, dtype, r, first / kGroup);
+  for (int64_t i = 0; i < count; ++i) {
+    const float scale = dtype == DType::Q6_K ? group.d * static_cast<float>(group.scale[i / 16]) : group.d;
+    dst[i] = scale * static_cast<float>(group.code[i]);
+    if (dtype == DType::Q4_1) dst[i] += group.m;
+  }
+}
+
+static inline int64_t num_panels(int64_t n) {
+  return (n + kPanelRows - 1) / kPanelRows;
+}
+
+}  // namespace ion::kernels

@@ -1,0 +1,30 @@
+# Target ion_kernels: the CPU kernels, one file per instruction set with its own flags, chosen at run time.
+# Include it from any project: include(engine_ext/kernels/kernels.cmake).
+include(CheckCXXCompilerFlag)
+find_package(Threads REQUIRED)
+
+set(ION_KERNELS_DIR ${CMAKE_CURRENT_LIST_DIR})
+file(GLOB ION_KERNELS_SOURCES CONFIGURE_DEPENDS ${ION_KERNELS_DIR}/cpu/*.cpp)
+
+# Contraction off: a fused multiply-add stands only where the source says so, or bits would follow the flags.
+set(ION_KERNELS_FLAGS -O3 -ffp-contract=off -fno-math-errno -Wall -Wextra)
+set(ION_AVX2_FLAGS -mavx2 -mfma -mf16c)
+set(ION_AVX512VNNI_FLAGS -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512vnni)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  file(GLOB ION_AVX2_SOURCES CONFIGURE_DEPENDS ${ION_KERNELS_DIR}/cpu/*_avx2.cpp)
+  file(GLOB ION_AVX512VNNI_SOURCES CONFIGURE_DEPENDS ${ION_KERNELS_DIR}/cpu/*_avx512vnni.cpp)
+  set_source_files_properties(${ION_AVX2_SOURCES} PROPERTIES COMPILE_OPTIONS "${ION_AVX2_FLAGS}")
+  set_source_files_properties(${ION_AVX512VNNI_SOURCES} PROPERTIES COMPILE_OPTIONS "${ION_AVX512VNNI_FLAGS}")
+  set(ION_KERNELS_DEFINES ION_X86=1)
+else()
+  list(FILTER ION_KERNELS_SOURCES EXCLUDE REGEX "_avx2|_avx512")
+endif()
+
+add_library(ion_kernels STATIC ${ION_KERNELS_SOURCES})
+target_compile_features(ion_kernels PUBLIC cxx_std_20)
+target_compile_options(ion_kernels PRIVATE ${ION_KERNELS_FLAGS})
+target_compile_definitions(ion_kernels PRIVATE ${ION_KERNELS_DEFINES})
+target_include_directories(ion_kernels PUBLIC ${ION_KERNELS_DIR} ${ION_KERNELS_DIR}/..)
+target_link_libraries(ion_kernels PUBLIC Threads::Threads)
+set_target_properties(ion_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON)
