@@ -2,7 +2,7 @@
 #include "models/weights.h"
 
 #include <cstring>
-#include <optional>
+#include <set>
 
 #include "models/weight_error.h"
 
@@ -11,7 +11,8 @@ namespace {
 
 using kernels::DType;
 
-constexpr int64_t kAlignment = 64;  // packed weights (kernels.h)
+constexpr int64_t kAlignment = 64;      // packed weights (kernels.h)
+constexpr size_t kTensorsPerLayer = 9;  // at least: two norms and seven products
 
 int64_t aligned(int64_t num_bytes) { return (num_bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -83,18 +84,19 @@ class Loader {
   }
 
   void list_wanted() {
-    out_.layers.resize(config_.num_layers);
-    const bool is_tied = config_.is_head_tied || !tensors_.contains("output.weight");
-    const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden_size};
-    Wanted embedding{.name = "token_embd.weight", .shape = shape};
-    (is_tied ? embedding.matrix : wanted_.emplace_back().matrix) = &out_.head.w;
-    if (!is_tied) {
-      wanted_.back().name = "output.weight";
-      wanted_.back().shape = shape;
-      embedding.table = &out_.embedding;
+    // Sizes come from the file: refuse a number of layers that its tensors cannot fill before making room for it.
+    if (static_cast<size_t>(config_.num_layers) > tensors_.size() / kTensorsPerLayer) {
+      throw WeightError(std::to_string(config_.num_layers) + " layers announced, but only " +
+                        std::to_string(tensors_.size()) + " tensors");
     }
-    wanted_.push_back(embedding);
-    want_vector("output.bias", config_.vocab_size, &out_.head.bias, true);
+    out_.layers.resize(config_.num_layers);
+    const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden_size};
+    if (config_.is_head_tied || !tensors_.contains("output.weight")) {
+      wanted_.push_back({.name = "token_embd.weight", .shape = shape, .matrix = &out_.head.w});
+    } else {
+      wanted_.push_back({.name = "token_embd.weight", .shape = shape, .table = &out_.embedding});
+      wanted_.push_back({.name = "output.weight", .shape = shape, .matrix = &out_.head.w});
+    }
     want_vector("output_norm.weight", config_.hidden_size, &out_.output_norm, false);
     for (int32_t i = 0; i < config_.num_layers; ++i) {
       list_layer("blk." + std::to_string(i) + ".", out_.layers[i]);
@@ -136,10 +138,11 @@ class Loader {
 
   // A tensor that nobody reads means a decoder that computes something else than ours would.
   void refuse_unknown() const {
+    std::set<std::string_view> known = {"rope_freqs.weight"};
+    if (config_.is_head_tied) known.insert("output.weight");  // some files carry the copy
+    for (const Wanted& wanted : wanted_) known.insert(wanted.name);
     for (const auto& [name, tensor] : tensors_) {
-      const bool is_tied_copy = config_.is_head_tied && name == "output.weight";
-      const bool is_wanted = std::ranges::find(wanted_, name, &Wanted::name) != wanted_.end();
-      if (!is_wanted && !is_tied_copy && name != "rope_freqs.weight") {
+      if (!known.contains(name)) {
         throw WeightError("tensor " + quoted(tensor->name) + " is not part of a " + config_.architecture +
                           " decoder of " + std::to_string(config_.num_layers) + " layers");
       }

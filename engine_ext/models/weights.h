@@ -35,7 +35,7 @@ struct Weights {
   kernels::Numerics numerics = kernels::Numerics::fast;
   std::vector<LayerWeights> layers;
   const float* output_norm = nullptr;
-  Linear head;                            // with a tied head also the embedding
+  Linear head;                            // [vocab, hidden]; with a tied head also the embedding
   const std::byte* embedding = nullptr;   // [vocab, hidden] in file layout; null with a tied head
   kernels::DType embedding_dtype = kernels::DType::F32;
   std::vector<float> rope_divisors;  // [head_dim / 2], or empty for ones

@@ -1,0 +1,173 @@
+// Engine: options, submit, drain, stats. The loop's thread never takes the interpreter lock.
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "core/engine.h"
+#include "models/cpu_runner.h"
+
+namespace py = pybind11;
+
+namespace ion::bindings {
+namespace {
+
+// The destructor joins the loop's thread, which may be in the middle of a step.
+struct UnlockedDelete {
+  void operator()(Engine* engine) const {
+    const py::gil_scoped_release unlocked;
+    delete engine;
+  }
+};
+using EnginePtr = std::unique_ptr<Engine, UnlockedDelete>;
+
+struct Options {
+  EngineOptions engine;
+  CpuRunnerOptions runner;
+  int32_t block_size = 16;
+};
+
+// Takes `key` out of `left`, so that what remains at the end is unknown.
+template <typename T>
+void take(py::dict& left, const char* key, T& to) {
+  if (!left.contains(key)) return;
+  try {
+    to = left[key].cast<T>();
+  } catch (const py::cast_error&) {
+    throw py::value_error("options: " + std::string(key) + " has the wrong type or is out of range");
+  }
+  left.attr("pop")(key);
+}
+
+Options read_options(const py::dict& given) {
+  Options out;
+  auto left = py::reinterpret_steal<py::dict>(PyDict_Copy(given.ptr()));
+  take(left, "token_budget", out.engine.token_budget);
+  take(left, "max_running", out.engine.max_running);
+  take(left, "context_length", out.engine.context_length);
+  take(left, "pipeline_depth", out.engine.pipeline_depth);
+  take(left, "prefix_cache", out.engine.prefix_cache);
+  take(left, "cache_identity", out.engine.cache_identity);
+  take(left, "check_integrity", out.engine.check_integrity);
+  take(left, "num_blocks", out.runner.num_blocks);
+  take(left, "kv_memory_bytes", out.runner.kv_memory_bytes);
+  take(left, "block_size", out.block_size);
+  if (out.block_size != 16) throw py::value_error("options: block_size must be 16");
+  if (!left.empty()) throw py::value_error("options: unknown key " + std::string(py::repr((*left.begin()).first)));
+  out.runner.max_slots = out.engine.max_running;
+  out.runner.max_tokens_per_step = out.engine.token_budget;
+  out.runner.context_length = out.engine.context_length;
+  return out;
+}
+
+EnginePtr make_engine(const ModelHandle& model, const std::vector<std::string>& token_bytes,
+                      const std::vector<int32_t>& stop_ids, const py::dict& options) {
+  Options read = read_options(options);
+  const py::gil_scoped_release unlocked;
+  auto runner = std::make_unique<CpuRunner>(model.model, read.runner);
+  return EnginePtr(new Engine(std::move(runner), token_bytes, stop_ids, std::move(read.engine)));
+}
+
+uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, float temperature, int32_t top_k,
+                float top_p, float min_p, float repetition_penalty, float presence_penalty,
+                float frequency_penalty, uint64_t seed, std::vector<std::string> stop,
+                std::vector<int32_t> stop_ids, bool ignore_eos, int32_t min_tokens, int32_t logprobs,
+                int32_t priority, std::string cache_salt) {
+  SubmitParams params;
+  params.prompt = std::move(prompt);
+  params.max_tokens = max_tokens;
+  params.stop = std::move(stop);
+  params.ignore_eos = ignore_eos;
+  params.priority = priority;
+  params.cache_salt = std::move(cache_salt);
+  SamplingParams& sampling = params.sampling;
+  sampling.temperature = temperature;
+  sampling.top_k = top_k;
+  sampling.top_p = top_p;
+  sampling.min_p = min_p;
+  sampling.repetition_penalty = repetition_penalty;
+  sampling.presence_penalty = presence_penalty;
+  sampling.frequency_penalty = frequency_penalty;
+  sampling.seed = seed;
+  sampling.stop_ids = std::move(stop_ids);
+  sampling.min_tokens = min_tokens;
+  sampling.num_logprobs = logprobs;
+  const py::gil_scoped_release unlocked;
+  return self.submit(std::move(params));
+}
+
+py::list logprobs_list(const std::vector<TokenLogprobs>& tokens) {
+  py::list out;
+  for (const TokenLogprobs& token : tokens) {
+    py::list top;
+    for (const TokenLogprob& entry : token.top) top.append(py::make_tuple(entry.id, entry.logprob));
+    out.append(py::make_tuple(token.id, token.logprob, top));
+  }
+  return out;
+}
+
+py::list drain(Engine& self) {
+  std::vector<Event> events;
+  {
+    const py::gil_scoped_release unlocked;
+    events = self.drain();
+  }
+  py::list out;
+  for (const Event& event : events) {
+    out.append(py::make_tuple(event.sequence, py::bytes(event.text), event.packed_flags(),
+                              logprobs_list(event.logprobs), event.num_cached_tokens, event.error));
+  }
+  return out;
+}
+
+py::dict stats(const Engine& self) {
+  const Stats stats = self.stats();
+  py::dict out;
+  out["waiting"] = stats.waiting;
+  out["running"] = stats.running;
+  out["waiting_tokens"] = stats.waiting_tokens;
+  out["blocks_total"] = stats.blocks_total;
+  out["blocks_free"] = stats.blocks_free;
+  out["blocks_cached"] = stats.blocks_cached;
+  out["steps"] = stats.steps;
+  out["tokens"] = stats.tokens_generated;
+  out["tokens_generated"] = stats.tokens_generated;
+  out["tokens_prefilled"] = stats.tokens_prefilled;
+  out["preemptions"] = stats.preemptions;
+  out["finished"] = stats.finished;
+  out["aborts"] = stats.aborts;
+  out["errors"] = stats.errors;
+  out["non_finite_rows"] = stats.non_finite_rows;
+  out["prefix_hit_tokens"] = stats.prefix_hit_tokens;
+  out["last_step_s"] = stats.last_step_s;
+  out["prefill_rate"] = stats.prefill_rate;
+  out["decode_rate"] = stats.decode_rate;
+  out["unresponsive_s"] = stats.unresponsive_s;
+  return out;
+}
+
+}  // namespace
+
+void add_engine(py::module_& module) {
+  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  py::class_<Engine, EnginePtr>(module, "Engine")
+      .def(py::init(&make_engine), py::arg("model"), py::arg("token_bytes"), py::arg("stop_ids"),
+           py::arg("options"))
+      .def_property_readonly("event_fd", &Engine::event_fd)
+      .def_property_readonly("context_length", &Engine::context_length)
+      .def("submit", &submit, py::arg("prompt"), py::kw_only(), py::arg("max_tokens"),
+           py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, py::arg("min_p") = 0.0f,
+           py::arg("repetition_penalty") = 1.0f, py::arg("presence_penalty") = 0.0f,
+           py::arg("frequency_penalty") = 0.0f, py::arg("seed") = 0, py::arg("stop") = std::vector<std::string>(),
+           py::arg("stop_ids") = std::vector<int32_t>(), py::arg("ignore_eos") = false,
+           py::arg("min_tokens") = 0, py::arg("logprobs") = -1, py::arg("priority") = 0,
+           py::arg("cache_salt") = "")
+      .def("abort", &Engine::abort, py::arg("sequence"), unlocked)
+      .def("drain", &drain)
+      .def("stats", &stats)
+      .def("close", &Engine::close, unlocked);
+}
+
+}  // namespace ion::bindings

@@ -1,0 +1,63 @@
+// cpu_features and gguf_metadata.
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "kernels/kernels.h"
+#include "models/gguf.h"
+
+namespace py = pybind11;
+
+namespace ion::bindings {
+namespace {
+
+py::object text(std::string_view value) {
+  PyObject* decoded = PyUnicode_DecodeUTF8(value.data(), static_cast<Py_ssize_t>(value.size()), "surrogateescape");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(decoded);
+}
+
+py::object to_python(const GgufValue& value);
+
+struct Converter {
+  py::object operator()(std::string_view value) const { return text(value); }
+  py::object operator()(bool value) const { return py::bool_(value); }
+  py::object operator()(int64_t value) const { return py::int_(value); }
+  py::object operator()(uint64_t value) const { return py::int_(value); }
+  py::object operator()(double value) const { return py::float_(value); }
+  py::object operator()(const GgufArray& value) const {
+    py::list out(value.count);
+    for (uint64_t i = 0; i < value.count; ++i) out[i] = to_python(value.at(i));
+    return out;
+  }
+};
+
+py::object to_python(const GgufValue& value) { return std::visit(Converter{}, value); }
+
+py::dict gguf_metadata(const std::string& path) {
+  const GgufFile file = [&] {
+    const py::gil_scoped_release unlocked;
+    return GgufFile(path);
+  }();
+  py::dict out;
+  for (const auto& [key, value] : file.metadata()) out[text(key)] = to_python(value);
+  return out;
+}
+
+py::list cpu_features() {
+  std::vector<std::string_view> names(32);
+  names.resize(kernels::cpu_features(names));
+  py::list out;
+  for (std::string_view name : names) out.append(text(name));
+  return out;
+}
+
+}  // namespace
+
+void add_metadata(py::module_& module) {
+  module.def("gguf_metadata", &gguf_metadata, py::arg("path"));
+  module.def("cpu_features", &cpu_features);
+}
+
+}  // namespace ion::bindings

@@ -1,0 +1,146 @@
+// The decoder of the Llama family, once: norm, attention, norm, gated feed-forward, a layer at a time
+// (Touvron et al. 2023, arXiv:2302.13971). Optional pieces (biases, q/k norms) run where the weights exist.
+#include "models/cpu_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace ion {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t aligned(int64_t num_bytes) { return (num_bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+kernels::KvShape kv_shape_of(const Weights& weights) {
+  return {weights.config.num_kv_heads, weights.config.head_dim, weights.numerics};
+}
+
+}  // namespace
+
+CpuDecoder::CpuDecoder(const Weights& weights, kernels::ThreadPool& pool, const DecoderLimits& limits)
+    : weights_(weights), pool_(pool), kv_shape_(kv_shape_of(weights)) {
+  const ModelConfig& config = weights.config;
+  rope_.theta = static_cast<float>(config.rope_theta);
+  rope_.form = kernels::RopeForm::neox;  // weights.h: Q/K rows are in half-split order
+  rope_.rotary_dim = config.head_dim;
+  rope_.freq_factors = weights.rope_divisors.empty() ? nullptr : weights.rope_divisors.data();
+  layer_cache_bytes_ = limits.num_blocks * kernels::kv_block_bytes(kv_shape_);
+  kv_ = Memory(layer_cache_bytes_ * config.num_layers, "the KV cache");
+
+  const int64_t rows = std::max(limits.max_rows, limits.max_logit_rows);
+  const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
+  const std::pair<float**, int64_t> pieces[] = {
+      {&x_, hidden},           {&normed_, hidden}, {&q_, config.q_size()}, {&k_, config.kv_size()},
+      {&v_, config.kv_size()}, {&mixed_, config.q_size()}, {&gate_, ffn},  {&up_, ffn},
+      {&angles_, config.head_dim}};
+  const int64_t widest = std::max({hidden, config.q_size(), ffn});
+  const int64_t scratch_bytes = kernels::matmul_scratch_bytes(rows, widest);
+  int64_t total = aligned(scratch_bytes);
+  for (const auto& [pointer, cols] : pieces) total += aligned(rows * cols * sizeof(float));
+  scratch_ = Memory(total, "activations");
+  std::byte* at = scratch_.data();
+  for (const auto& [pointer, cols] : pieces) {
+    *pointer = reinterpret_cast<float*>(at);
+    at += aligned(rows * cols * sizeof(float));
+  }
+  matmul_scratch_ = at;
+}
+
+int64_t CpuDecoder::kv_block_bytes(const Weights& weights) {
+  return kernels::kv_block_bytes(kv_shape_of(weights)) * weights.config.num_layers;
+}
+
+std::byte* CpuDecoder::layer_cache(int64_t index) const { return kv_.data() + index * layer_cache_bytes_; }
+
+void CpuDecoder::copy_block(int32_t from, int32_t to) {
+  const int64_t size = kernels::kv_block_bytes(kv_shape_);
+  for (int32_t i = 0; i < weights_.config.num_layers; ++i) {
+    std::memcpy(layer_cache(i) + to * size, layer_cache(i) + from * size, size);
+  }
+}
+
+void CpuDecoder::forward(const DecoderBatch& batch, float* logits) {
+  const auto num_rows = static_cast<int64_t>(batch.ids.size());
+  const ModelConfig& config = weights_.config;
+  if (weights_.embedding == nullptr) {
+    kernels::gather_packed_rows(x_, batch.ids.data(), num_rows, weights_.head.w, pool_);
+  } else {
+    kernels::gather_rows(x_, batch.ids.data(), num_rows, weights_.embedding, weights_.embedding_dtype,
+                         config.hidden_size, pool_);
+  }
+  kernels::rope_angles(angles_, batch.positions.data(), num_rows, rope_, pool_);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const LayerWeights& layer = weights_.layers[i];
+    norm(normed_, x_, layer.attn_norm, num_rows);
+    attention(i, batch);
+    kernels::add(x_, x_, normed_, num_rows * config.hidden_size, pool_);
+    norm(normed_, x_, layer.ffn_norm, num_rows);
+    feed_forward(layer, num_rows);
+    kernels::add(x_, x_, normed_, num_rows * config.hidden_size, pool_);
+  }
+  if (!batch.logit_rows.empty()) head(batch, logits);
+}
+
+// normed_ -> normed_
+void CpuDecoder::attention(int64_t index, const DecoderBatch& batch) {
+  const ModelConfig& config = weights_.config;
+  const LayerWeights& layer = weights_.layers[index];
+  const auto num_rows = static_cast<int64_t>(batch.ids.size());
+  multiply({{q_, layer.q}, {k_, layer.k}, {v_, layer.v}}, normed_, num_rows);
+  rotate(q_, config.num_heads, layer.q_norm, num_rows);
+  rotate(k_, config.num_kv_heads, layer.k_norm, num_rows);
+  std::byte* cache = layer_cache(index);
+  kernels::kv_write(cache, kv_shape_, k_, v_, config.kv_size(), batch.spans, pool_);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  const kernels::AttentionParams params{.num_heads = config.num_heads, .scale = scale};
+  kernels::attention(mixed_, q_, config.q_size(), cache, kv_shape_, params, batch.spans, pool_);
+  multiply({{normed_, layer.o}}, mixed_, num_rows);
+}
+
+// normed_ -> normed_
+void CpuDecoder::feed_forward(const LayerWeights& layer, int64_t num_rows) {
+  const int64_t ffn = weights_.config.ffn_size;
+  multiply({{gate_, layer.gate}, {up_, layer.up}}, normed_, num_rows);
+  kernels::silu_mul(gate_, gate_, up_, num_rows, ffn, ffn, pool_);
+  multiply({{normed_, layer.down}}, gate_, num_rows);
+}
+
+// The wanted rows move to the front of normed_, in order; then norm and product run on them alone.
+void CpuDecoder::head(const DecoderBatch& batch, float* logits) {
+  const int64_t hidden = weights_.config.hidden_size;
+  const auto num_rows = static_cast<int64_t>(batch.logit_rows.size());
+  for (int64_t i = 0; i < num_rows; ++i) {
+    std::memcpy(normed_ + i * hidden, x_ + batch.logit_rows[i] * hidden, hidden * sizeof(float));
+  }
+  norm(normed_, normed_, weights_.output_norm, num_rows);
+  multiply({{logits, weights_.head}}, normed_, num_rows);
+}
+
+void CpuDecoder::multiply(std::initializer_list<Product> products, const float* x, int64_t num_rows) {
+  kernels::MatmulOutput outputs[3] = {};
+  size_t count = 0;
+  for (const auto& [dst, linear] : products) outputs[count++] = {dst, linear.w.n, &linear.w};
+  const int64_t k = outputs[0].w->k;
+  kernels::matmul_group({outputs, count}, x, k, num_rows, matmul_scratch_, pool_);
+  for (const auto& [dst, linear] : products) {
+    if (linear.bias == nullptr) continue;
+    kernels::add_bias(dst, dst, linear.bias, num_rows, linear.w.n, linear.w.n, pool_);
+  }
+}
+
+void CpuDecoder::norm(float* dst, const float* x, const float* weight, int64_t num_rows) {
+  kernels::rms_norm(dst, x, weight, num_rows, weights_.config.hidden_size, weights_.config.rms_eps, pool_);
+}
+
+// Q or K, [num_rows, num_heads, head_dim] in place: its own norm per head where the model has one, then rope.
+void CpuDecoder::rotate(float* x, int64_t num_heads, const float* norm, int64_t num_rows) {
+  const int64_t head_dim = weights_.config.head_dim;
+  if (norm != nullptr) {
+    kernels::rms_norm(x, x, norm, num_rows * num_heads, head_dim, weights_.config.rms_eps, pool_);
+  }
+  kernels::rope(x, num_rows, num_heads, head_dim, num_heads * head_dim, angles_, rope_, pool_);
+}
+
+}  // namespace ion

@@ -1,0 +1,255 @@
+// One step: apply the delta, gather rows of all sequences, one forward pass, sample the rows that ask for it.
+#include "models/cpu_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ion {
+namespace {
+
+constexpr auto kBlock = static_cast<int32_t>(kernels::kKvBlock);
+
+int64_t blocks_for(int64_t num_tokens) { return (num_tokens + kBlock - 1) / kBlock; }
+
+// Without a wish: every slot can hold a full context, but not more than a quarter of what memory is left, and
+// never less than one context (the allocation says so if even that is too much).
+int64_t wanted_blocks(const Weights& weights, const CpuRunnerOptions& options, int32_t context_length) {
+  if (options.num_blocks > 0) return options.num_blocks;
+  const int64_t block_bytes = CpuDecoder::kv_block_bytes(weights);
+  if (options.kv_memory_bytes > 0) return options.kv_memory_bytes / block_bytes;
+  const int64_t one = blocks_for(context_length);
+  return std::clamp(available_memory_bytes() / 4 / block_bytes, one, one * options.max_slots);
+}
+
+Caps caps_of(const Model& model, const CpuRunnerOptions& options) {
+  const ModelConfig& config = model.config();
+  Caps caps;
+  caps.block_size = kBlock;
+  caps.vocab_size = config.vocab_size;
+  caps.max_slots = options.max_slots;
+  caps.max_tokens_per_step = options.max_tokens_per_step;
+  caps.context_length = options.context_length > 0 ? options.context_length : config.context_length;
+  if (caps.max_slots < 1) throw std::invalid_argument("max_slots: must be at least 1");
+  if (caps.max_tokens_per_step < 1) throw std::invalid_argument("max_tokens_per_step: must be at least 1");
+  if (caps.context_length > config.context_length) {
+    throw std::invalid_argument("context_length: " + std::to_string(caps.context_length) +
+                                " is above the model's " + std::to_string(config.context_length));
+  }
+  const int64_t num_blocks = wanted_blocks(model.weights(), options, caps.context_length);
+  if (num_blocks < 1) {
+    throw std::invalid_argument("kv_memory_bytes: " + std::to_string(options.kv_memory_bytes) +
+                                " is less than one block of " +
+                                std::to_string(CpuDecoder::kv_block_bytes(model.weights())) + " bytes");
+  }
+  if (num_blocks > INT32_MAX) throw std::invalid_argument("num_blocks: too many");
+  caps.num_blocks = static_cast<int32_t>(num_blocks);
+  return caps;
+}
+
+kernels::SamplerParams sampler_params(const SamplingParams& from, bool is_stop_masked) {
+  kernels::SamplerParams to;
+  to.temperature = from.temperature;
+  to.top_k = from.top_k;
+  to.top_p = from.top_p;
+  to.min_p = from.min_p;
+  to.repetition_penalty = from.repetition_penalty;
+  to.presence_penalty = from.presence_penalty;
+  to.frequency_penalty = from.frequency_penalty;
+  to.seed = from.seed;
+  to.num_logprobs = from.num_logprobs;
+  if (is_stop_masked) to.masked_ids = from.stop_ids;
+  return to;
+}
+
+}  // namespace
+
+CpuRunner::CpuRunner(std::shared_ptr<const Model> model, const CpuRunnerOptions& options)
+    : model_(std::move(model)),
+      caps_(caps_of(*model_, options)),
+      decoder_(model_->weights(), model_->pool(), {caps_.max_tokens_per_step, caps_.max_slots, caps_.num_blocks}),
+      slots_(caps_.max_slots),
+      logits_(int64_t{caps_.max_slots} * caps_.vocab_size * static_cast<int64_t>(sizeof(float)), "logits"),
+      sampler_stride_((kernels::sampler_scratch_bytes(caps_.vocab_size) + 63) / 64 * 64) {
+  sampler_scratch_ = Memory(sampler_stride_ * caps_.max_slots, "the sampler");
+  thread_ = std::thread([this] { work(); });
+}
+
+CpuRunner::~CpuRunner() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  has_work_.notify_one();
+  thread_.join();
+}
+
+void CpuRunner::submit(Step step) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (num_in_flight_ == kMaxInFlight) throw std::logic_error("a fifth step submitted before any was polled");
+    ++num_in_flight_;
+    waiting_.push_back(std::move(step));
+  }
+  has_work_.notify_one();
+}
+
+bool CpuRunner::poll(StepResult& result, bool wait) {
+  std::unique_lock lock(mutex_);
+  if (wait && num_in_flight_ > 0) has_result_.wait(lock, [this] { return !finished_.empty(); });
+  if (finished_.empty()) return false;
+  result = std::move(finished_.front());
+  finished_.pop_front();
+  --num_in_flight_;
+  return true;
+}
+
+void CpuRunner::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    has_work_.wait(lock, [this] { return is_stopping_ || !waiting_.empty(); });
+    if (is_stopping_) return;
+    const Step step = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    StepResult result = run(step);
+    lock.lock();
+    finished_.push_back(std::move(result));
+    has_result_.notify_one();
+  }
+}
+
+StepResult CpuRunner::run(const Step& step) {
+  const auto begin = std::chrono::steady_clock::now();
+  StepResult result;
+  result.epoch = step.epoch;
+  try {
+    apply(step.delta);
+    gather_rows(step);
+    if (!ids_.empty()) {
+      decoder_.forward({ids_, positions_, spans_, logit_rows_}, reinterpret_cast<float*>(logits_.data()));
+    }
+    sample_rows(result);
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+void CpuRunner::apply(const Delta& delta) {
+  for (SeqSlot slot : delta.leaves) taken(slot) = Slot{};
+  for (const Join& joining : delta.joins) join(joining);
+  for (const AppendedBlock& appended : delta.blocks) append_block(appended);
+  for (const BlockCopy& copy : delta.copies) decoder_.copy_block(copy.from, copy.to);
+}
+
+void CpuRunner::join(const Join& join) {
+  Slot& slot = slots_.at(join.slot);
+  if (slot.is_taken) throw std::logic_error("slot " + std::to_string(join.slot) + " is joined twice");
+  slot.is_taken = true;
+  slot.sampling = join.sampling;
+  slot.ids = join.ids;
+  slot.num_prompt = join.num_prompt;
+  for (size_t i = 0; i < join.ids.size(); ++i) {
+    const int32_t id = join.ids[i];
+    if (id < 0 || id >= caps_.vocab_size) throw std::logic_error("id " + std::to_string(id) + " is not in the vocabulary");
+    i < static_cast<size_t>(join.num_prompt) ? slot.counts.add_prompt(id) : slot.counts.add_generated(id);
+  }
+}
+
+void CpuRunner::append_block(const AppendedBlock& appended) {
+  Slot& slot = taken(appended.slot);
+  if (appended.block < 0 || appended.block >= caps_.num_blocks) throw std::logic_error("a block outside the pool");
+  const auto index = static_cast<size_t>(appended.index);
+  if (appended.index < 0 || index > slot.blocks.size()) throw std::logic_error("a block table with a gap");
+  if (index == slot.blocks.size()) slot.blocks.push_back(appended.block);
+  slot.blocks[index] = appended.block;
+}
+
+CpuRunner::Slot& CpuRunner::taken(SeqSlot slot) {
+  Slot& found = slots_.at(slot);
+  if (!found.is_taken) throw std::logic_error("slot " + std::to_string(slot) + " is empty");
+  return found;
+}
+
+void CpuRunner::check_row(const Row& row) {
+  const Slot& slot = taken(row.slot);
+  const std::string what = "row of slot " + std::to_string(row.slot) + ": ";
+  if (row.count < 1 || row.start < 0 || static_cast<size_t>(row.start) + row.count > slot.ids.size()) {
+    throw std::logic_error(what + "positions that have no ids");
+  }
+  if (blocks_for(row.start + row.count) > static_cast<int64_t>(slot.blocks.size())) {
+    throw std::logic_error(what + "positions that have no block");
+  }
+  if ((row.flags & kRowSample) != 0 && static_cast<size_t>(row.start) + row.count != slot.ids.size()) {
+    throw std::logic_error(what + "samples before its last id");
+  }
+  if ((row.flags & ~kRowSample) != 0) throw std::logic_error(what + "flags that the CPU runner does not know");
+}
+
+void CpuRunner::gather_rows(const Step& step) {
+  ids_.clear(), positions_.clear(), logit_rows_.clear(), spans_.clear();
+  sampled_rows_.clear();
+  for (const Row& row : step.rows) {
+    check_row(row);
+    const Slot& slot = slots_[row.slot];
+    spans_.push_back({slot.blocks.data(), static_cast<int32_t>(ids_.size()), row.start, row.count});
+    for (int32_t i = row.start; i < row.start + row.count; ++i) {
+      ids_.push_back(slot.ids[i]);
+      positions_.push_back(i);
+    }
+    if ((row.flags & kRowSample) != 0) {
+      logit_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
+      sampled_rows_.push_back(row);
+    }
+  }
+  if (static_cast<int64_t>(ids_.size()) > caps_.max_tokens_per_step) throw std::logic_error("a step with too many tokens");
+  if (static_cast<int64_t>(sampled_rows_.size()) > caps_.max_slots) throw std::logic_error("a step with too many rows");
+}
+
+// Rows are sampled in parallel; then, in row order, the ids become part of their sequences.
+void CpuRunner::sample_rows(StepResult& result) {
+  const size_t num_rows = sampled_rows_.size();
+  samples_.resize(num_rows);
+  tops_.resize(num_rows);
+  for (size_t i = 0; i < num_rows; ++i) {
+    const int32_t wanted = slots_[sampled_rows_[i].slot].sampling.num_logprobs;
+    tops_[i].resize(std::clamp(wanted, 0, caps_.vocab_size));
+  }
+  model_->pool().parallel_for(static_cast<int64_t>(num_rows), [this](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) samples_[i] = sample_row(i);
+  });
+  for (size_t i = 0; i < num_rows; ++i) result.sampled.push_back(keep_sample(i));
+}
+
+kernels::SampleResult CpuRunner::sample_row(int64_t index) {
+  const Row& row = sampled_rows_[index];
+  const Slot& slot = slots_[row.slot];
+  const int32_t position = row.start + row.count;  // of the token being drawn
+  const bool is_stop_masked = position - slot.num_prompt < slot.sampling.min_tokens;
+  const float* logits = reinterpret_cast<const float*>(logits_.data()) + index * caps_.vocab_size;
+  return kernels::sample(logits, caps_.vocab_size, sampler_params(slot.sampling, is_stop_masked),
+                         slot.counts.entries(), position, tops_[index],
+                         sampler_scratch_.data() + index * sampler_stride_);
+}
+
+Sampled CpuRunner::keep_sample(size_t index) {
+  const kernels::SampleResult& from = samples_[index];
+  Sampled out;
+  out.slot = sampled_rows_[index].slot;
+  out.finite = from.finite && from.id >= 0;
+  // A row without a usable id may already have a successor in flight: that one computes with id 0, and its
+  // result is dropped.
+  out.id = out.finite ? from.id : 0;
+  out.logprob = from.logprob;
+  for (int32_t i = 0; i < from.num_top; ++i) out.top.push_back({tops_[index][i].id, tops_[index][i].logprob});
+  slots_[out.slot].ids.push_back(out.id);
+  slots_[out.slot].counts.add_generated(out.id);
+  return out;
+}
+
+}  // namespace ion

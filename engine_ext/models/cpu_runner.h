@@ -1,0 +1,86 @@
+// The CPU's Runner: a worker thread behind the asynchronous protocol of core/runner.h, with the state of every
+// slot. Knows the decoder and the sampler; decides nothing about what runs when.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/runner.h"
+#include "kernels/sampler.h"
+#include "models/cpu_decoder.h"
+#include "models/model.h"
+
+namespace ion {
+
+struct CpuRunnerOptions {
+  int32_t num_blocks = 0;         // 0: as kv_memory_bytes says
+  int64_t kv_memory_bytes = 0;    // 0: one full context for each slot, within a quarter of the free memory
+  int32_t max_slots = 64;
+  int32_t max_tokens_per_step = 512;
+  int32_t context_length = 0;  // 0: the model's
+};
+
+class CpuRunner final : public Runner {
+ public:
+  // Keeps the model alive. Throws WeightError for too little memory, std::invalid_argument for bad options.
+  CpuRunner(std::shared_ptr<const Model> model, const CpuRunnerOptions& options);
+  ~CpuRunner() override;  // waits for the step that is being computed; the ones behind it are dropped
+
+  const Caps& caps() const override { return caps_; }
+  void submit(Step step) override;
+  bool poll(StepResult& result, bool wait) override;
+
+ private:
+  static constexpr size_t kMaxInFlight = 4;
+
+  struct Slot {
+    bool is_taken = false;
+    SamplingParams sampling;
+    std::vector<int32_t> ids;  // prompt, generated and not yet read by a row: position i is ids[i]
+    int32_t num_prompt = 0;
+    kernels::TokenCounts counts;
+    std::vector<int32_t> blocks;  // position p lives in blocks[p / block_size]
+  };
+
+  void work();
+  StepResult run(const Step& step);
+  void apply(const Delta& delta);
+  void join(const Join& join);
+  void append_block(const AppendedBlock& appended);
+  void gather_rows(const Step& step);
+  void check_row(const Row& row);
+  void sample_rows(StepResult& result);
+  kernels::SampleResult sample_row(int64_t index);
+  Sampled keep_sample(size_t index);
+  Slot& taken(SeqSlot slot);
+
+  std::shared_ptr<const Model> model_;
+  Caps caps_;
+
+  // The worker's own: touched by no other thread after the constructor.
+  CpuDecoder decoder_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> ids_, positions_, logit_rows_;
+  std::vector<kernels::AttentionSpan> spans_;
+  std::vector<Row> sampled_rows_;                          // of this step, in order; the three below go with it
+  std::vector<kernels::SampleResult> samples_;
+  std::vector<std::vector<kernels::SampledLogprob>> tops_;
+  Memory logits_;           // [max_slots, vocab]
+  Memory sampler_scratch_;  // [max_slots] pieces of sampler_scratch_bytes
+  int64_t sampler_stride_ = 0;
+
+  std::mutex mutex_;  // guards all below
+  std::condition_variable has_work_, has_result_;
+  std::deque<Step> waiting_;
+  std::deque<StepResult> finished_;
+  size_t num_in_flight_ = 0;  // submitted and not polled
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ion

@@ -1,0 +1,94 @@
+// Loading of a model from either container, and its teacher-forced logits.
+#include "models/model.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "models/cpu_decoder.h"
+#include "models/gguf.h"
+#include "models/safetensors.h"
+#include "models/weight_error.h"
+
+namespace ion {
+namespace {
+
+constexpr int32_t kMaxChunk = 512;  // rows of one pass of `logits`; bounds its activations
+
+// A GGUF may leave vocab_size to the embedding's shape.
+int32_t vocab_size_of(const NamedTensors& tensors) {
+  const auto found = tensors.find("token_embd.weight");
+  if (found == tensors.end()) throw WeightError("tensor 'token_embd.weight' is missing");
+  const std::vector<int64_t>& shape = found->second->shape;
+  if (shape.size() != 2 || shape[0] > INT32_MAX) {
+    throw WeightError("tensor 'token_embd.weight': [vocab, hidden] wanted, " + shape_text(shape) + " found");
+  }
+  return static_cast<int32_t>(shape[0]);
+}
+
+void check_tokens(std::span<const int32_t> tokens, int32_t vocab_size) {
+  if (tokens.empty()) throw std::invalid_argument("tokens: empty");
+  for (int32_t id : tokens) {
+    if (id < 0 || id >= vocab_size) {
+      throw std::invalid_argument("tokens: id " + std::to_string(id) + " outside the vocabulary of " +
+                                  std::to_string(vocab_size));
+    }
+  }
+}
+
+}  // namespace
+
+kernels::Numerics parse_numerics(const std::string& name) {
+  if (name == "fast") return kernels::Numerics::fast;
+  if (name == "exact") return kernels::Numerics::exact;
+  throw std::invalid_argument("numerics: " + quoted(name) + " is neither 'fast' nor 'exact'");
+}
+
+int64_t Model::kv_block_bytes() const { return CpuDecoder::kv_block_bytes(weights_); }
+
+std::shared_ptr<const Model> Model::load_gguf(const std::string& path, kernels::Numerics numerics, int threads) {
+  const GgufFile file(path);
+  NamedTensors tensors;
+  for (const Tensor& tensor : file.tensors()) tensors.emplace(tensor.name, &tensor);
+  ModelConfig config = config_from_gguf(file);
+  if (config.vocab_size == 0) config.vocab_size = vocab_size_of(tensors);
+  auto pool = std::make_unique<kernels::ThreadPool>(threads);
+  Weights weights = load_weights(std::move(config), tensors, numerics, *pool);
+  return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));
+}
+
+std::shared_ptr<const Model> Model::load_safetensors(std::span<const std::string> paths,
+                                                     const std::string& config_json,
+                                                     kernels::Numerics numerics, int threads) {
+  const SafetensorsFiles files(paths);
+  NamedTensors tensors;
+  for (const Tensor& tensor : files.tensors()) {
+    const std::string name = canonical_name(tensor.name);
+    if (!name.empty()) tensors.emplace(name, &tensor);
+  }
+  ModelConfig config = config_from_json(parse_json(config_json));
+  auto pool = std::make_unique<kernels::ThreadPool>(threads);
+  Weights weights = load_weights(std::move(config), tensors, numerics, *pool);
+  return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));
+}
+
+std::vector<float> Model::logits(std::span<const int32_t> tokens, int32_t chunk) const {
+  check_tokens(tokens, config().vocab_size);
+  const auto num_tokens = static_cast<int32_t>(tokens.size());
+  const int32_t step = std::clamp(chunk > 0 ? chunk : kMaxChunk, 1, std::min(kMaxChunk, num_tokens));
+  const auto num_blocks = static_cast<int32_t>((num_tokens + kernels::kKvBlock - 1) / kernels::kKvBlock);
+  CpuDecoder decoder(weights_, *pool_, {step, step, num_blocks});
+  std::vector<int32_t> positions(num_tokens), rows(step), blocks(num_blocks);
+  for (auto* counted : {&positions, &rows, &blocks}) std::iota(counted->begin(), counted->end(), 0);
+  std::vector<float> out(static_cast<size_t>(num_tokens) * config().vocab_size);
+  for (int32_t start = 0; start < num_tokens; start += step) {
+    const int32_t count = std::min(step, num_tokens - start);
+    const kernels::AttentionSpan span{blocks.data(), 0, start, count};
+    decoder.forward({tokens.subspan(start, count), std::span(positions).subspan(start, count), {&span, 1},
+                     std::span(rows).first(count)},
+                    out.data() + static_cast<size_t>(start) * config().vocab_size);
+  }
+  return out;
+}
+
+}  // namespace ion

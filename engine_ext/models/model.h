@@ -1,0 +1,42 @@
+// A loaded model: config, weights, the threads that compute with it. Knows no sequences and no scheduling.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "models/weights.h"
+
+namespace ion {
+
+// "fast" or "exact"; throws std::invalid_argument for anything else.
+kernels::Numerics parse_numerics(const std::string& name);
+
+class Model {
+ public:
+  // threads 0: one per available CPU. Throws WeightError.
+  static std::shared_ptr<const Model> load_gguf(const std::string& path, kernels::Numerics numerics, int threads);
+  static std::shared_ptr<const Model> load_safetensors(std::span<const std::string> paths,
+                                                       const std::string& config_json,
+                                                       kernels::Numerics numerics, int threads);
+
+  const ModelConfig& config() const { return weights_.config; }
+  const Weights& weights() const { return weights_; }
+  kernels::ThreadPool& pool() const { return *pool_; }
+  int64_t kv_block_bytes() const;  // of 16 tokens, all layers
+
+  // Teacher-forced logits [tokens.size(), vocab_size], prefilled in pieces of `chunk` tokens (0: the largest).
+  // Throws std::invalid_argument for no tokens and ids outside the vocabulary.
+  std::vector<float> logits(std::span<const int32_t> tokens, int32_t chunk) const;
+
+ private:
+  Model(std::unique_ptr<kernels::ThreadPool> pool, Weights weights)
+      : pool_(std::move(pool)), weights_(std::move(weights)) {}
+
+  std::unique_ptr<kernels::ThreadPool> pool_;
+  Weights weights_;
+};
+
+}  // namespace ion

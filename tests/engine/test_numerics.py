@@ -1,0 +1,232 @@
+"""`exact` and `fast` on tiny random decoders against the float32 reference and against transformers.
+
+Relative logit error of a position: max |ours - reference| / max |reference| over the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as TensorType
+
+from ionrouter.engine import _ion
+from ionrouter.engine.reference import Reference
+from tests.support.ion_engine import generate, make_engine
+from tests.support.tiny_llama import TinyLlama, write_gguf, write_safetensors
+
+EXACT_TOLERANCE = 1e-4
+TIE_GAP = 1e-3  # a greedy step whose reference top-2 gap is smaller may differ, and ends the comparison
+LENGTHS = (1, 2, 15, 16, 17, 33, 130, 300)  # around block (16) and attention tile (128) borders
+
+SHAPES = {
+    "grouped": TinyLlama(),
+    "grouped_tied": TinyLlama(is_tied=True),
+    "every_head_its_own": TinyLlama(num_heads=4, num_kv_heads=4),
+    "one_kv_head": TinyLlama(num_heads=6, num_kv_heads=1, head_dim=32),
+    "heads_wider_than_hidden": TinyLlama(num_heads=8, num_kv_heads=2, head_dim=64, is_tied=True),
+    "smollm2": TinyLlama(num_heads=9, num_kv_heads=3, head_dim=64, hidden_size=576, rope_theta=100000.0),
+    "odd_sizes": TinyLlama(hidden_size=96, head_dim=24, ffn_size=160, vocab_size=1003, rms_eps=1e-6),
+}
+TYPES = (
+    TensorType.F32,
+    TensorType.F16,
+    TensorType.BF16,
+    TensorType.Q8_0,
+    TensorType.Q4_0,
+    TensorType.Q4_1,
+    TensorType.Q6_K,
+)
+
+
+def prompt_of(length: int, vocab_size: int, seed: int = 0) -> list[int]:
+    rng = random.Random(length * 1000 + seed)
+    return [rng.randrange(vocab_size) for _ in range(length)]
+
+
+def logits_of(model: _ion.Model, tokens: list[int], chunk: int = 0) -> np.ndarray[Any, Any]:
+    return np.asarray(model.logits(tokens, chunk))
+
+
+def relative_error(ours: np.ndarray[Any, Any], reference: torch.Tensor) -> float:
+    """Return the largest over the positions."""
+    theirs = reference.numpy()
+    return float((np.abs(ours - theirs).max(-1) / np.abs(theirs).max(-1)).max())
+
+
+def gguf_of(folder: Path, shape: TinyLlama, tensor_type: TensorType, seed: int = 5) -> Path:
+    path = folder / f"{tensor_type.name}.gguf"
+    write_gguf(path, shape, shape.weights(seed), tensor_type)
+    return path
+
+
+def shape_for(tensor_type: TensorType, is_tied: bool) -> TinyLlama:
+    if tensor_type == TensorType.Q6_K:
+        return TinyLlama(hidden_size=256, num_heads=4, head_dim=64, ffn_size=512, is_tied=is_tied)
+    return TinyLlama(is_tied=is_tied)
+
+
+def assert_greedy_equals(reference: Reference, prompt: list[int], ids: list[int]) -> None:
+    """Each id is the reference's choice after those before it, until a near-tie is decided otherwise."""
+    logits = reference.logits(prompt + ids[:-1])[len(prompt) - 1 :]
+    top = logits.topk(2, dim=-1)
+    for step, chosen in enumerate(ids):
+        if chosen == int(top.indices[step, 0]):
+            continue
+        gap = float(top.values[step, 0] - top.values[step, 1])
+        assert gap < TIE_GAP, f"step {step}: {chosen} instead of {int(top.indices[step, 0])}, gap {gap}"
+        return
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_exact_logits_equal_the_reference_for_any_shape(tmp_path: Path, name: str) -> None:
+    shape = SHAPES[name]
+    write_safetensors(tmp_path / "x.safetensors", shape.weights(1))
+    reference = Reference.from_safetensors([tmp_path / "x.safetensors"], shape.config_json())
+    model = _ion.Model.load_safetensors([str(tmp_path / "x.safetensors")], shape.config_json(), "exact")
+    for length in LENGTHS:
+        prompt = prompt_of(length, shape.vocab_size)
+        assert relative_error(logits_of(model, prompt), reference.logits(prompt)) < EXACT_TOLERANCE
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("tensor_type", TYPES, ids=lambda t: t.name)
+def test_exact_logits_equal_the_reference_for_any_gguf_type(
+    tmp_path: Path, tensor_type: TensorType, is_tied: bool
+) -> None:
+    shape = shape_for(tensor_type, is_tied)
+    path = gguf_of(tmp_path, shape, tensor_type)
+    model = _ion.Model.load_gguf(str(path), "exact")
+    prompt = prompt_of(150, shape.vocab_size)
+    error = relative_error(logits_of(model, prompt), Reference.from_gguf(path).logits(prompt))
+    assert error < EXACT_TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_exact_logits_equal_the_reference_for_any_safetensors_type(tmp_path: Path, dtype: str) -> None:
+    shape = TinyLlama()
+    write_safetensors(tmp_path / "x.safetensors", shape.weights(2), dtype)
+    reference = Reference.from_safetensors([tmp_path / "x.safetensors"], shape.config_json())
+    model = _ion.Model.load_safetensors([str(tmp_path / "x.safetensors")], shape.config_json(), "exact")
+    prompt = prompt_of(50, shape.vocab_size)
+    assert relative_error(logits_of(model, prompt), reference.logits(prompt)) < EXACT_TOLERANCE
+
+
+@pytest.mark.parametrize("tensor_type", TYPES, ids=lambda t: t.name)
+def test_exact_greedy_equals_the_reference_over_64_tokens(tmp_path: Path, tensor_type: TensorType) -> None:
+    shape = shape_for(tensor_type, is_tied=False)
+    path = gguf_of(tmp_path, shape, tensor_type)
+    reference = Reference.from_gguf(path)
+    engine = make_engine(_ion.Model.load_gguf(str(path), "exact"), num_blocks=256)
+    prompts = [prompt_of(length, shape.vocab_size, 7) for length in (1, 15, 16, 17, 40, 129)]
+    for prompt, answer in zip(prompts, generate(engine, prompts, max_tokens=64), strict=True):
+        assert (len(answer.ids), answer.finish) == (64, 2)
+        assert_greedy_equals(reference, prompt, answer.ids)
+    engine.close()
+
+
+@pytest.mark.parametrize("tensor_type", TYPES, ids=lambda t: t.name)
+def test_fast_logits_stay_near_the_reference(tmp_path: Path, tensor_type: TensorType) -> None:
+    """Random weights are far from a trained model's; the tolerance of `fast` is held on the real one."""
+    shape = shape_for(tensor_type, is_tied=False)
+    path = gguf_of(tmp_path, shape, tensor_type)
+    model = _ion.Model.load_gguf(str(path), "fast")
+    prompt = prompt_of(150, shape.vocab_size)
+    assert relative_error(logits_of(model, prompt), Reference.from_gguf(path).logits(prompt)) < 5e-2
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "plain": {"rope_type": "default", "rope_theta": 500000.0},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("rope", ROPES)
+def test_exact_logits_equal_transformers(tmp_path: Path, rope: str, is_tied: bool) -> None:
+    """A third opinion: neither Ion nor its reference had a hand in this one."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=211,
+        hidden_size=64,
+        intermediate_size=112,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        rope_parameters=ROPES[rope],
+        tie_word_embeddings=is_tied,
+        initializer_range=0.15,
+    )
+    theirs = LlamaForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    paths = [str(tmp_path / "model.safetensors")]
+    prompt = prompt_of(200, 211)
+    with torch.inference_mode():
+        wanted = theirs(torch.tensor([prompt])).logits[0]
+    assert relative_error(logits_of(_ion.Model.load_safetensors(paths, text, "exact"), prompt), wanted) < 1e-4
+    assert relative_error(Reference.from_safetensors(paths, text).logits(prompt).numpy(), wanted) < 1e-4
+
+
+def test_the_older_spelling_of_rope_scaling_is_the_same(tmp_path: Path) -> None:
+    shape = TinyLlama()
+    write_safetensors(tmp_path / "x.safetensors", shape.weights(1))
+    old = json.loads(shape.config_json()) | {"rope_theta": 500000.0, "rope_scaling": ROPES["llama3"]}
+    new = json.loads(shape.config_json()) | {"rope_parameters": ROPES["llama3"]}
+    prompt = prompt_of(100, shape.vocab_size)
+    logits = [
+        logits_of(_ion.Model.load_safetensors([str(tmp_path / "x.safetensors")], json.dumps(c)), prompt)
+        for c in (old, new)
+    ]
+    assert (logits[0] == logits[1]).all()
+
+
+def test_rope_factors_of_a_gguf_are_used(tmp_path: Path) -> None:
+    shape = TinyLlama()
+    weights = shape.weights(1) | {"rope_freqs.weight": np.linspace(1, 8, 8, dtype=np.float32)}
+    write_gguf(tmp_path / "x.gguf", shape, weights, TensorType.F32)
+    model = _ion.Model.load_gguf(str(tmp_path / "x.gguf"), "exact")
+    prompt = prompt_of(100, shape.vocab_size)
+    reference = Reference.from_gguf(tmp_path / "x.gguf").logits(prompt)
+    assert relative_error(logits_of(model, prompt), reference) < EXACT_TOLERANCE
+    plain = gguf_of(tmp_path, shape, TensorType.F32, seed=1)
+    assert relative_error(logits_of(model, prompt), Reference.from_gguf(plain).logits(prompt)) > 1e-2
+
+
+def test_weights_of_different_types_mix_in_one_file(tmp_path: Path) -> None:
+    """As in the default model: a Q8_0 embedding that is also the head, over Q4_1 layers."""
+    import gguf
+
+    shape = TinyLlama(is_tied=True)
+    weights = shape.weights(9)
+    kinds = [TensorType.Q8_0, TensorType.Q4_1, TensorType.F16, TensorType.Q4_0, TensorType.F32]
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    for key, value in shape.gguf_metadata().items():
+        writer.add_float32(key, value) if isinstance(value, float) else writer.add_uint32(key, value)
+    for i, (name, value) in enumerate(weights.items()):
+        kind = TensorType.F32 if value.ndim == 1 else kinds[i % len(kinds)]
+        writer.add_tensor(name, gguf.quantize(value, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = _ion.Model.load_gguf(str(tmp_path / "x.gguf"), "exact")
+    prompt = prompt_of(60, shape.vocab_size)
+    reference = Reference.from_gguf(tmp_path / "x.gguf").logits(prompt)
+    assert relative_error(logits_of(model, prompt), reference) < EXACT_TOLERANCE
