@@ -41,7 +41,7 @@ class Request:
     source: str  # as routes.yaml names it, for messages
     authorization: str | None = None
     timeout_s: float = 60.0
-    retry_wait_s: float = 1.0  # doubles with every fruitless try
+    retry_wait_s: float = 0.5  # doubles with every fruitless try
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,6 @@ def _attempt(request: Request, part: Path, opener: urllib.request.OpenerDirector
         total = _total(response, start)
         _write_facts(request, part, response.headers, total)
         with open(part, "r+b" if start else "wb") as file:
-            file.truncate(start)
             file.seek(start)
             _require_space(request, part, start, total)
             _copy(response, file, start, total, meter)

