@@ -1,0 +1,157 @@
+"""Statistics per endpoint."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from ionrouter.errors import FailureClass
+from ionrouter.schema.events import AttemptRecord, RequestRecord
+from ionrouter.schema.usage import Cost, Usage
+from ionrouter.stats.book import StatsBook
+
+NOW = 1_700_000_000.0
+
+
+def attempt(**changes: Any) -> AttemptRecord:
+    fields: dict[str, Any] = {
+        "endpoint_id": "a",
+        "model_id": "m",
+        "provider_name": "A",
+        "started_at": NOW - 10,
+        "stream": True,
+        "duration_s": 2.0,
+        "ttft_s": 0.25,
+        "status": 200,
+        "usage": Usage(10, 100),
+        "cost": Cost(0.1, 0.2),
+    }
+    return AttemptRecord(**{**fields, **changes})
+
+
+def book(*attempts: AttemptRecord) -> StatsBook:
+    made = StatsBook()
+    for one in attempts:
+        made.record(one)
+    return made
+
+
+def test_latency_is_in_milliseconds_and_rises_with_the_percentile() -> None:
+    stats = book(*(attempt(ttft_s=i / 100) for i in range(1, 101)))
+    latency = stats.endpoint_summary("a", NOW).last_30m.ttft_ms
+    assert latency is not None and latency.n == 100
+    assert latency.p50 == pytest.approx(500, rel=0.03)
+    assert latency.p99 == pytest.approx(990, rel=0.03)
+    assert latency.p50 < latency.p75 < latency.p90 < latency.p99
+
+
+def test_throughput_counts_waiting_and_falls_with_the_percentile() -> None:
+    stats = book(*(attempt(duration_s=float(i)) for i in range(1, 101)))
+    rate = stats.endpoint_summary("a", NOW + 100).last_30m.throughput
+    assert rate is not None
+    assert rate.p50 == pytest.approx(100 / 50, rel=0.05)
+    assert rate.p99 == pytest.approx(100 / 99, rel=0.05)
+    assert rate.p50 > rate.p75 > rate.p90 > rate.p99
+
+
+def test_under_five_samples_nothing_is_claimed() -> None:
+    four = book(*[attempt()] * 4).endpoint_summary("a", NOW).last_30m
+    assert (four.ttft_ms, four.throughput, four.uptime, four.num_attempts) == (None, None, None, 4)
+    five = book(*[attempt()] * 5).endpoint_summary("a", NOW).last_30m
+    assert five.ttft_ms is not None and five.uptime == 100.0
+
+
+@pytest.mark.parametrize(
+    ("failure", "uptime"),
+    [
+        (FailureClass.TRANSIENT, 75.0),
+        (FailureClass.DOMAIN, 75.0),
+        (FailureClass.CAPACITY, 100.0),
+        (FailureClass.REQUEST, 100.0),
+        (FailureClass.ENDPOINT_REQUEST, 100.0),
+        (FailureClass.CONTENT, 100.0),
+        (FailureClass.CLIENT_LEFT, 100.0),
+    ],
+)
+def test_uptime_blames_only_what_the_endpoint_did(failure: FailureClass, uptime: float) -> None:
+    stats = book(*[attempt()] * 6, *[attempt(failure=failure, ttft_s=None)] * 2)
+    summary = stats.endpoint_summary("a", NOW).last_30m
+    assert summary.uptime == uptime
+    assert summary.outcomes == {"ok": 6, failure.value: 2}
+
+
+def test_an_abandoned_answer_counts_for_its_first_token_only() -> None:
+    stats = book(*[attempt(failure=FailureClass.CLIENT_LEFT, duration_s=0.5)] * 5)
+    summary = stats.endpoint_summary("a", NOW).last_30m
+    assert summary.ttft_ms is not None and summary.ttft_ms.n == 5
+    assert summary.throughput is None and summary.duration_ms is None
+
+
+def test_windows_see_their_own_stretch() -> None:
+    stats = book(
+        *[attempt(started_at=NOW - 20)] * 5,
+        *[attempt(started_at=NOW - 1200)] * 5,
+        *[attempt(started_at=NOW - 40_000)] * 5,
+        *[attempt(started_at=NOW - 100_000)] * 5,
+    )
+    summary = stats.endpoint_summary("a", NOW)
+    assert summary.last_5m.num_attempts == 5
+    assert summary.last_30m.num_attempts == 10
+    assert summary.last_1d.num_attempts == 15
+
+
+def test_modes_are_kept_apart_and_merge_on_request() -> None:
+    stats = book(*[attempt()] * 5, *[attempt(stream=False, ttft_s=None, duration_s=8.0)] * 5)
+    assert stats.window("a", 300, NOW + 20, stream=False).ttft_ms is None
+    assert stats.window("a", 300, NOW + 20, stream=True).num_attempts == 5
+    both = stats.window("a", 300, NOW + 20)
+    assert both.num_attempts == 10 and both.ttft_ms is not None and both.ttft_ms.n == 5
+
+
+def test_tokens_and_cost_add_up() -> None:
+    summary = book(*[attempt()] * 3).endpoint_summary("a", NOW).last_5m
+    assert (summary.prompt_tokens, summary.completion_tokens) == (30, 300)
+    assert summary.cost == pytest.approx(0.9)
+
+
+def test_time_per_token_leaves_the_first_token_out() -> None:
+    tpot = book(*[attempt()] * 5).endpoint_summary("a", NOW).last_5m.tpot_ms
+    assert tpot is not None and tpot.p50 == pytest.approx(1750 / 99, rel=0.02)
+
+
+def test_an_unknown_endpoint_has_an_empty_summary() -> None:
+    summary = StatsBook().endpoint_summary("nobody", NOW)
+    assert summary.last_1d.num_attempts == 0 and summary.last_1d.uptime is None
+
+
+def test_a_request_record_brings_all_its_attempts() -> None:
+    stats = StatsBook()
+    record = RequestRecord(
+        "gen-1", "chat", "m", True, NOW, 1.0, 200, attempts=(attempt(), attempt(endpoint_id="b"))
+    )
+    stats.observe(record)
+    assert stats.endpoint_ids() == ("a", "b")
+
+
+def test_two_hundred_thousand_samples_take_bounded_room() -> None:
+    """G159"""
+    stats = StatsBook()
+    sizes = []
+    for i in range(200_000):
+        stats.record(attempt(started_at=NOW + i * 0.01, ttft_s=0.1 + (i % 1000) / 1000))
+        if i in (100_000, 199_999):
+            window = stats._windows["a", True]
+            sizes.append(sum(sys.getsizeof(p.sketches) for p in window._packed.values()))
+    minutes = 200_000 * 0.01 / 60
+    assert len(stats._windows["a", True]) <= minutes + 2
+    assert sizes[1] <= 2.2 * sizes[0]  # by minutes, not by samples
+
+
+def test_invented_endpoints_push_out_the_longest_idle() -> None:
+    stats = StatsBook(max_endpoints=10)
+    for i in range(100):
+        stats.record(attempt(endpoint_id=f"e{i}"))
+    assert len(stats.endpoint_ids()) <= 20
+    assert "e99" in stats.endpoint_ids() and "e0" not in stats.endpoint_ids()
