@@ -1,5 +1,6 @@
 // The smallest test frame that serves: TEST registers, CHECK counts faults and goes on, main reports.
-// Usage of a test executable: no argument runs everything, one argument runs the tests whose name contains it.
+// Usage of a test executable: no argument runs everything, one argument runs the tests whose name contains
+// it.
 #pragma once
 
 #include <cstdio>
@@ -125,21 +126,22 @@ inline int main(int argc, char** argv) {
   static const check::Registration name##_registration{#name, name}; \
   static void name()
 
-#define CHECK(condition) \
-  do {                   \
+#define CHECK(condition)                                                             \
+  do {                                                                               \
     if (!(condition)) check::fault(__FILE__, __LINE__, #condition " does not hold"); \
   } while (false)
 
 #define CHECK_EQ(got, want) check::equal(__FILE__, __LINE__, #got " == " #want, got, want)
 
 // The expression throws E and its message contains every one of the parts.
-#define CHECK_THROWS(E, expression, ...)                                                               \
-  do {                                                                                                 \
-    const auto message = check::thrown<E>([&] { expression; });                                        \
-    if (!message) check::fault(__FILE__, __LINE__, #expression " did not throw " #E);                  \
-    for (const char* part : {__VA_ARGS__}) {                                                           \
-      if (message && message->find(part) == std::string::npos)                                         \
-        check::fault(__FILE__, __LINE__, #expression " threw " + check::show(*message) +               \
-                                             ", without " + check::show(std::string(part)));           \
-    }                                                                                                  \
+#define CHECK_THROWS(E, expression, ...)                                                                    \
+  do {                                                                                                      \
+    const auto message = check::thrown<E>([&] { expression; });                                             \
+    if (!message) check::fault(__FILE__, __LINE__, #expression " did not throw " #E);                       \
+    for (const char* part : {__VA_ARGS__}) {                                                                \
+      if (message && message->find(part) == std::string::npos)                                              \
+        check::fault(                                                                                       \
+            __FILE__, __LINE__,                                                                             \
+            #expression " threw " + check::show(*message) + ", without " + check::show(std::string(part))); \
+    }                                                                                                       \
   } while (false)

@@ -1,6 +1,6 @@
-// A runner that computes nothing but misses nothing: its "KV cache" holds digests of token histories in blocks, so
-// a block that is shared, reused, copied or skipped wrongly changes the tokens that come out.
-// It works in a thread of its own with random delays, and checks the protocol of core/runner.h as it goes.
+// A runner that computes nothing but misses nothing: its "KV cache" holds digests of token histories in
+// blocks, so a block that is shared, reused, copied or skipped wrongly changes the tokens that come out. It
+// works in a thread of its own with random delays, and checks the protocol of core/runner.h as it goes.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,8 @@ inline bool is_nan(const Model& model, uint64_t history) {
   return model.nan_one_in > 0 && mix(history ^ 0x4E414E) % model.nan_one_in == 0;
 }
 
-// The next token is a function of everything attended to (the sum of all digests), of the seed and of what is masked.
+// The next token is a function of everything attended to (the sum of all digests), of the seed and of what is
+// masked.
 inline int32_t next_token(const Model& model, uint64_t history, const ion::SamplingParams& sampling,
                           int32_t num_generated) {
   for (uint64_t draw = mix(history ^ mix(sampling.seed));; draw = mix(draw + 1)) {
@@ -59,9 +60,9 @@ inline int32_t next_token(const Model& model, uint64_t history, const ion::Sampl
 }
 
 struct Faults {
-  double fail_step = 0.0;     // probability that a step comes back with an error
+  double fail_step = 0.0;      // probability that a step comes back with an error
   double refuse_submit = 0.0;  // that submit throws
-  double fail_poll = 0.0;     // that poll throws once, the result being lost
+  double fail_poll = 0.0;      // that poll throws once, the result being lost
 };
 
 class Runner : public ion::Runner {
@@ -165,20 +166,22 @@ class Runner : public ion::Runner {
 
   void violation(const std::string& what) { violations_.push_back(what); }
 
-  // At the door: a slot joins, and a block that will be written changes hands, only when the newest step that named
-  // it has been polled.
+  // At the door: a slot joins, and a block that will be written changes hands, only when the newest step that
+  // named it has been polled.
   void check_reuse(const ion::Step& step) {
     std::map<SeqSlot, int32_t> first_start;
     for (const ion::Row& row : step.rows) first_start.try_emplace(row.slot, row.start);
     std::set<SeqSlot> joined;
     for (const ion::Join& join : step.delta.joins) {
       joined.insert(join.slot);
-      if (slot_epochs_[static_cast<size_t>(join.slot)] > polled_epoch_) violation("a slot was reused in flight");
+      if (slot_epochs_[static_cast<size_t>(join.slot)] > polled_epoch_)
+        violation("a slot was reused in flight");
       slot_blocks_[join.slot].clear();
     }
     for (const ion::AppendedBlock& appended : step.delta.blocks) {
       slot_blocks_[appended.slot].insert(appended.block);
-      const bool is_hit = appended.index * caps_.block_size < first_start[appended.slot] && joined.count(appended.slot);
+      const bool is_hit =
+          appended.index * caps_.block_size < first_start[appended.slot] && joined.count(appended.slot);
       if (!is_hit && block_epochs_[appended.block] > polled_epoch_) violation("a block was reused in flight");
     }
     for (const ion::Row& row : step.rows) {
@@ -194,7 +197,8 @@ class Runner : public ion::Runner {
       if (is_stopping_) return;
       ion::Step step = std::move(todo_.front());
       todo_.pop_front();
-      const int delay_us = max_delay_us_ > 0 ? static_cast<int>(random_() % static_cast<uint64_t>(max_delay_us_)) : 0;
+      const int delay_us =
+          max_delay_us_ > 0 ? static_cast<int>(random_() % static_cast<uint64_t>(max_delay_us_)) : 0;
       const bool fails = chance(faults_.fail_step);
       lock.unlock();
       if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
@@ -237,7 +241,9 @@ class Runner : public ion::Runner {
     }
   }
 
-  bool has_faults() const { return faults_.fail_step > 0 || faults_.refuse_submit > 0 || faults_.fail_poll > 0; }
+  bool has_faults() const {
+    return faults_.fail_step > 0 || faults_.refuse_submit > 0 || faults_.fail_poll > 0;
+  }
 
   void compute_row(const ion::Row& row, ion::StepResult& result) {
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
@@ -247,7 +253,8 @@ class Runner : public ion::Runner {
       if (row.flags & ion::kRowSample) result.sampled.push_back({row.slot, 0, true, 0.0f, {}});
       return;
     }
-    if (slot.num_computed >= 0 && slot.num_computed != row.start) violation("a row does not start where the last ended");
+    if (slot.num_computed >= 0 && slot.num_computed != row.start)
+      violation("a row does not start where the last ended");
     const int32_t end = row.start + row.count;
     if (end > static_cast<int32_t>(slot.ids.size())) violation("a row goes beyond the known ids");
     if (end > caps_.context_length) violation("a row goes beyond the context");
@@ -266,12 +273,14 @@ class Runner : public ion::Runner {
   }
 
   void sample(const ion::Row& row, Slot& slot, uint64_t history, ion::StepResult& result) {
-    if (row.start + row.count != static_cast<int32_t>(slot.ids.size())) violation("sampling before the last known id");
+    if (row.start + row.count != static_cast<int32_t>(slot.ids.size()))
+      violation("sampling before the last known id");
     const auto num_generated = static_cast<int32_t>(slot.ids.size()) - slot.num_prompt;
     const int32_t id = next_token(model_, history, slot.sampling, num_generated);
     slot.ids.push_back(id);
     ion::Sampled sampled{row.slot, id, !is_nan(model_, history), -0.5f, {}};
-    for (int32_t i = 0; i < slot.sampling.num_logprobs; ++i) sampled.top.push_back({i, -1.0f - static_cast<float>(i)});
+    for (int32_t i = 0; i < slot.sampling.num_logprobs; ++i)
+      sampled.top.push_back({i, -1.0f - static_cast<float>(i)});
     result.sampled.push_back(std::move(sampled));
   }
 
@@ -307,9 +316,9 @@ class Runner : public ion::Runner {
   std::condition_variable changed_;
   std::mt19937_64 random_;
   std::vector<Slot> slots_;
-  std::vector<uint64_t> slot_epochs_;             // newest step with a row for the slot
+  std::vector<uint64_t> slot_epochs_;  // newest step with a row for the slot
   std::map<SeqSlot, std::set<BlockId>> slot_blocks_;
-  std::map<BlockId, uint64_t> block_epochs_;      // newest step with a row whose table holds the block
+  std::map<BlockId, uint64_t> block_epochs_;  // newest step with a row whose table holds the block
   std::vector<uint64_t> kv_;
   std::deque<ion::Step> todo_;
   std::deque<ion::StepResult> done_;

@@ -1,9 +1,8 @@
 // Detokenizer: any cut of any bytes gives the same text, whole characters only, at most 3 bytes held.
-#include "core/detokenizer.h"
-
 #include <random>
 
 #include "check.h"
+#include "core/detokenizer.h"
 #include "oracle.h"
 
 namespace {
@@ -20,8 +19,9 @@ std::string decode_whole(const std::string& bytes) {
 
 // Bytes that are likely to be nearly right: whole characters, cut ones, strays and noise.
 std::string random_bytes(std::mt19937_64& random) {
-  static const std::string kinds[] = {"a",        "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80", "\xE0\x80", "\xED\xA0\x80",
-                                      "\xF4\x90", "\xC0",     "\xFF",         "\x80",             "\xF0\x9F", "\xEF\xBF\xBD"};
+  static const std::string kinds[] = {"a",        "\xC3\xA9",     "\xE2\x82\xAC", "\xF0\x9F\x98\x80",
+                                      "\xE0\x80", "\xED\xA0\x80", "\xF4\x90",     "\xC0",
+                                      "\xFF",     "\x80",         "\xF0\x9F",     "\xEF\xBF\xBD"};
   std::string bytes;
   for (int n = static_cast<int>(random() % 12); n > 0; --n) {
     if (random() % 4 == 0) {
@@ -39,14 +39,14 @@ std::string random_bytes(std::mt19937_64& random) {
 TEST(malformed_bytes_become_one_replacement_for_each_maximal_subpart) {
   // Unicode 15, 3.9, tables 3-8 to 3-11.
   CHECK_EQ(decode_whole("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"),
-           kReplacement + kReplacement + kReplacement + kReplacement + kReplacement + kReplacement + kReplacement +
-               kReplacement + "A");
+           kReplacement + kReplacement + kReplacement + kReplacement + kReplacement + kReplacement +
+               kReplacement + kReplacement + "A");
   CHECK_EQ(decode_whole("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41"),
-           kReplacement + kReplacement + kReplacement + kReplacement + kReplacement + kReplacement + kReplacement +
-               kReplacement + "A");
+           kReplacement + kReplacement + kReplacement + kReplacement + kReplacement + kReplacement +
+               kReplacement + kReplacement + "A");
   CHECK_EQ(decode_whole("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42"), kReplacement + kReplacement + kReplacement +
-                                                                     kReplacement + kReplacement + "A" + kReplacement +
-                                                                     kReplacement + "B");
+                                                                     kReplacement + kReplacement + "A" +
+                                                                     kReplacement + kReplacement + "B");
   CHECK_EQ(decode_whole("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"),
            kReplacement + kReplacement + kReplacement + kReplacement + "A");
 }
@@ -63,8 +63,12 @@ TEST(a_character_cut_over_two_tokens_comes_out_whole) {
   detokenizer.push("\xC4", out);
   CHECK_EQ(out, std::string());
   CHECK_EQ(detokenizer.num_held(), 1);
-  detokenizer.push("\x8F" "b", out);
-  CHECK_EQ(out, std::string("\xC4\x8F" "b"));
+  detokenizer.push(
+      "\x8F"
+      "b",
+      out);
+  CHECK_EQ(out, std::string("\xC4\x8F"
+                            "b"));
 }
 
 TEST(every_scalar_value_passes_unchanged) {
@@ -98,4 +102,6 @@ TEST(any_cut_of_any_bytes_gives_the_text_of_the_whole) {
   }
 }
 
-int main(int argc, char** argv) { return check::main(argc, argv); }
+int main(int argc, char** argv) {
+  return check::main(argc, argv);
+}

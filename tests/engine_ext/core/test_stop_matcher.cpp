@@ -1,10 +1,9 @@
-// StopMatcher and TextStream: no character of a stop string ever goes out, nothing else is held back, and how the
-// text was cut into tokens does not matter.
-#include "core/stop_matcher.h"
-
+// StopMatcher and TextStream: no character of a stop string ever goes out, nothing else is held back, and how
+// the text was cut into tokens does not matter.
 #include <random>
 
 #include "check.h"
+#include "core/stop_matcher.h"
 #include "core/text_stream.h"
 #include "oracle.h"
 
@@ -19,19 +18,9 @@ std::string random_text(std::mt19937_64& random, size_t most, const char* letter
 
 std::vector<std::string> random_stops(std::mt19937_64& random) {
   std::vector<std::string> stops;
-  for (size_t n = random() % 4; n > 0; --n) stops.push_back(random_text(random, 3) + (random() % 2 ? "a" : "b"));
+  for (size_t n = random() % 4; n > 0; --n)
+    stops.push_back(random_text(random, 3) + (random() % 2 ? "a" : "b"));
   return stops;
-}
-
-// The longest suffix of the text that begins a stop string without being one.
-size_t num_to_hold(const std::string& text, const std::vector<std::string>& stops) {
-  size_t most = 0;
-  for (const std::string& stop : stops) {
-    for (size_t n = 1; n < stop.size() && n <= text.size(); ++n) {
-      if (text.compare(text.size() - n, n, stop, 0, n) == 0) most = std::max(most, n);
-    }
-  }
-  return most;
 }
 
 }  // namespace
@@ -65,7 +54,9 @@ TEST(the_match_that_ends_first_wins_and_of_those_the_longest) {
   CHECK_EQ(out, std::string("x"));
 }
 
-TEST(an_empty_stop_string_is_refused) { CHECK_THROWS(std::invalid_argument, ion::StopMatcher({"a", ""}), "stop"); }
+TEST(an_empty_stop_string_is_refused) {
+  CHECK_THROWS(std::invalid_argument, ion::StopMatcher({"a", ""}), "stop");
+}
 
 TEST(any_cut_of_the_text_gives_the_same_output) {
   std::mt19937_64 random(5);
@@ -84,7 +75,7 @@ TEST(any_cut_of_the_text_gives_the_same_output) {
       if (at < from) end = std::min(end, from);
       has_stopped = matcher.push(text.substr(at, end - at), at >= from, out);
       at = end;
-      if (!has_stopped) CHECK_EQ(out, text.substr(0, at - num_to_hold(text.substr(0, at), stops)));
+      if (!has_stopped) CHECK_EQ(out, text.substr(0, at - oracle::num_to_hold(text.substr(0, at), stops)));
     }
     if (!has_stopped) matcher.finish(out);
     CHECK_EQ(has_stopped, cut.is_found);
@@ -153,4 +144,6 @@ TEST(held_log_probabilities_come_out_when_the_text_ends_otherwise) {
   CHECK_EQ(text, std::string("EN"));
 }
 
-int main(int argc, char** argv) { return check::main(argc, argv); }
+int main(int argc, char** argv) {
+  return check::main(argc, argv);
+}
