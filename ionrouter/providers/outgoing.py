@@ -107,12 +107,16 @@ def build_headers(
     The key wins over a configured Authorization. Values are stripped (a key file ends with a newline).
     """
     headers = {"User-Agent": USER_AGENT, "Accept": accept, "Content-Type": "application/json"}
-    for name, value in {**configured, **(extra or {})}.items():
-        headers[_checked_name(name)] = _checked_value(name, value)
+    headers.update(checked_headers({**configured, **(extra or {})}))
     if key is not None and key.strip():
         headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {_checked_value('Authorization', key)}"
     return headers
+
+
+def checked_headers(configured: Mapping[str, str]) -> dict[str, str]:
+    """Return configured headers with values stripped; raises ConfigError naming a bad one."""
+    return {_checked_name(name): _checked_value(name, value) for name, value in configured.items()}
 
 
 def _checked_name(name: str) -> str:

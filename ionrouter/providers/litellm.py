@@ -1,0 +1,127 @@
+"""LiteLLMProvider: the front's door to every provider litellm reaches. Never imports litellm.
+
+litellm takes 8-16 s to import and 300 MB, so it lives in a worker process (litellm_worker.py). What comes
+back over the socket is the upstream's JSON and goes through the same normaliser as everything else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from ionrouter.errors import ConfigError, UpstreamError
+from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.litellm_body import build_call
+from ionrouter.providers.litellm_errors import read_litellm_error
+from ionrouter.providers.litellm_link import Call
+from ionrouter.providers.litellm_process import WorkerProcess
+from ionrouter.providers.normalise import StreamNormaliser, complete
+from ionrouter.providers.outgoing import url_problem
+from ionrouter.redact import Redactor
+from ionrouter.schema.events import Chunk, ProviderEvent
+
+
+class LiteLLMProvider:
+    """ProviderClient for endpoints of type `litellm`. Call `start` at server start: the import is slow."""
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        state_dir: Path | None = None,
+        *,
+        redact: Redactor | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._env = env
+        self._redact = redact or Redactor()
+        self._clock = clock  # wall clock, for dates in Retry-After
+        self.worker = WorkerProcess(env, state_dir)
+
+    async def start(self) -> None:
+        """Begin starting the worker; does not wait for litellm's import."""
+        self.worker.start()
+
+    async def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until litellm is imported; raises TimeoutError."""
+        await self.worker.link(timeout_s)
+
+    async def close(self) -> None:
+        """End the worker; open calls end with an UpstreamError."""
+        await self.worker.close()
+
+    async def stream(self, request: UpstreamRequest) -> AsyncGenerator[ProviderEvent, None]:
+        """Have the worker send the request; closing the iterator cancels it there and upstream."""
+        errors = ErrorReader(request.endpoint.provider.name, self._redact)
+        call = await self._call(request, errors)
+        try:
+            async with aclosing(self._events(call, request, errors)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            call.close()
+
+    async def _call(self, request: UpstreamRequest, errors: ErrorReader) -> Call:
+        try:
+            content = build_call(request, self._key(request))
+            self._check_address(request)
+        except ConfigError as error:
+            raise errors.refused("config", str(error)) from error
+        try:
+            link = await self.worker.link(request.endpoint.timeouts.connect_s)
+        except (TimeoutError, ConnectionError) as error:
+            words = self.worker.last_words()[-300:]
+            message = f"the litellm worker is not ready yet{': ' + words if words else ''}"
+            raise errors.fault("connect_error", message, status=504) from error
+        return await link.call(content)
+
+    async def _events(
+        self, call: Call, request: UpstreamRequest, errors: ErrorReader
+    ) -> AsyncGenerator[ProviderEvent, None]:
+        if not request.stream or request.kind == "embeddings":
+            frame = await call.next()
+            if frame["op"] != "whole":
+                raise self._failure(frame, errors)
+            yield complete(request.kind, frame["payload"], errors)
+            return
+        async for chunk in self._chunks(call, request, errors):
+            yield chunk
+
+    async def _chunks(
+        self, call: Call, request: UpstreamRequest, errors: ErrorReader
+    ) -> AsyncIterator[Chunk]:
+        num_choices = request.body.get("n")
+        stream = StreamNormaliser(request.kind, errors, num_choices if isinstance(num_choices, int) else 1)
+        while (frame := await call.next())["op"] == "chunk":
+            if (chunk := stream.chunk(frame["payload"])) is not None:
+                yield chunk
+        if frame["op"] != "end":
+            raise self._failure(frame, errors)
+        for chunk in stream.end(is_done=bool(frame["done"])):
+            yield chunk
+
+    def _failure(self, frame: dict[str, Any], errors: ErrorReader) -> UpstreamError:
+        if frame["op"] == "error":
+            return read_litellm_error(frame["told"], errors, self._clock())
+        return errors.fault("disconnected", "the litellm worker ended in the middle of the request")
+
+    def _key(self, request: UpstreamRequest) -> str | None:
+        variable = request.endpoint.key_variable
+        if variable is None:
+            # litellm wants some key for servers that need none.
+            return "none" if request.endpoint.provider.base_url else None
+        key = self._env.get(variable, "").strip()
+        if not key:
+            raise ConfigError(f"{variable} is unset")
+        if any(c in key for c in "\r\n\0"):
+            raise ConfigError(f"{variable} holds a line break or NUL")
+        self._redact.register(key)
+        return key
+
+    def _check_address(self, request: UpstreamRequest) -> None:
+        provider = request.endpoint.provider
+        if provider.base_url and (problem := url_problem(provider.base_url, allow_http=provider.allow_http)):
+            raise ConfigError(problem)

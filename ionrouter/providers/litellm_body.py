@@ -1,0 +1,59 @@
+"""What the worker is asked to call: litellm's arguments from an attempt, by an allow-list. No sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.outgoing import checked_headers
+from ionrouter.providers.upstream_body import with_one_length, without_protected
+from ionrouter.schema.fields import MODEL_PARAMETERS
+
+# Whatever else a body holds could be one of litellm's own switches (api_base, fallbacks, mock_response ...).
+_INPUT = frozenset(("messages", "prompt", "input", "suffix", "echo", "best_of"))
+_OTHER = frozenset(
+    ("functions", "function_call", "modalities", "audio", "service_tier", "prompt_cache_key", "thinking")
+)
+_EMBEDDING = frozenset(("input", "dimensions", "encoding_format", "input_type"))
+_NOT_LITELLM = frozenset(("reasoning", "structured_outputs", "top_a"))
+_ALLOWED = (MODEL_PARAMETERS | _INPUT | _OTHER) - _NOT_LITELLM
+
+
+def build_call(request: UpstreamRequest, key: str | None) -> dict[str, Any]:
+    """Build the call frame's content; the key goes here and nowhere else."""
+    endpoint = request.endpoint
+    provider = endpoint.provider
+    name = provider.litellm_provider or provider.slug
+    return {
+        "kind": request.kind,
+        "stream": request.stream and request.kind != "embeddings",
+        "model": f"{name}/{endpoint.upstream_model}",
+        "arguments": _arguments(request),
+        "extra_body": without_protected(request.options),
+        "api_key": key,
+        "api_base": provider.base_url,
+        "headers": checked_headers(provider.headers),
+        "connect_s": endpoint.timeouts.connect_s,
+        "total_s": endpoint.timeouts.total_s,
+    }
+
+
+def _arguments(request: UpstreamRequest) -> dict[str, Any]:
+    if request.kind == "embeddings":
+        return {name: value for name, value in request.body.items() if name in _EMBEDDING}
+    options = request.endpoint.options or request.endpoint.provider.options
+    body = with_one_length(dict(request.body), options.get("max_tokens_field"))
+    allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
+    return {**allowed, **_reasoning(body.get("reasoning"))}
+
+
+def _reasoning(reasoning: Any) -> dict[str, Any]:
+    """OpenRouter's `reasoning` object in litellm's words."""
+    if not isinstance(reasoning, Mapping):
+        return {}
+    if isinstance(budget := reasoning.get("max_tokens"), int):
+        return {"thinking": {"type": "enabled", "budget_tokens": budget}}
+    if isinstance(effort := reasoning.get("effort"), str):
+        return {"reasoning_effort": effort}
+    return {"reasoning_effort": "medium"} if reasoning.get("enabled") else {}

@@ -1,0 +1,186 @@
+"""litellm's exceptions as ours: one table, and what the worker tells of an exception. Never imports litellm.
+
+A test walks litellm's exception classes and fails on one that is missing here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.schema import json
+
+_MAX_BODY_CHARS = 64 * 1024
+_MAX_CHAIN = 8
+# What litellm puts before the upstream's own words, possibly several times.
+_PREFIX = re.compile(r"^(?:litellm\.\w+:\s*|\w*(?:Error|Exception):\s*|Timeout Error:\s*|\w+Exception - )+")
+_AFTERWORD = re.compile(
+    r"\s*(?:Original exception: |Traceback \(most recent|LiteLLM Retried: |Received Model Group=).*$", re.S
+)
+_HEADERS = ("retry-after", "retry-after-ms", "content-type", "location")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A class's meaning. `is_final`: the class says more than status and body; else they are judged first."""
+
+    failure: FailureClass
+    status: int
+    error_type: str
+    is_final: bool = False
+    code: str | None = None
+    words: str | None = None  # ours, where the exception's would show addresses and objects
+
+
+def _transport(code: str, words: str, status: int = 502, error_type: str = "provider_unavailable") -> Row:
+    return Row(FailureClass.TRANSIENT, status, error_type, is_final=True, code=code, words=words)
+
+
+_T, _D, _R = FailureClass.TRANSIENT, FailureClass.DOMAIN, FailureClass.REQUEST
+_C, _E, _M = FailureClass.CAPACITY, FailureClass.ENDPOINT_REQUEST, FailureClass.CONTENT
+
+TABLE: dict[str, Row] = {
+    "AuthenticationError": Row(_D, 401, "authentication"),
+    "CallerCredentialAuthenticationError": Row(_D, 401, "authentication"),
+    "PermissionDeniedError": Row(_D, 403, "permission_denied"),
+    "PaymentRequiredError": Row(_D, 402, "payment_required", is_final=True),
+    "NotFoundError": Row(_D, 404, "not_found"),
+    "LiteLLMUnknownProvider": Row(_D, 404, "not_found", is_final=True),
+    "ModelNotMappedError": Row(_D, 404, "not_found", is_final=True),
+    "RateLimitError": Row(_C, 429, "rate_limit_exceeded"),
+    "CallerCredentialRateLimitError": Row(_C, 429, "rate_limit_exceeded"),
+    "BudgetExceededError": Row(_C, 429, "rate_limit_exceeded", is_final=True),
+    "BadRequestError": Row(_R, 400, "invalid_request"),
+    "InvalidRequestError": Row(_R, 400, "invalid_request"),
+    "UnprocessableEntityError": Row(_R, 422, "unprocessable"),
+    "ImageFetchError": Row(_R, 400, "image_download_failed", is_final=True),
+    "VectorStoreSearchError": Row(_R, 400, "invalid_request", is_final=True),
+    "MalformedRequestFieldError": Row(_R, 400, "invalid_request", is_final=True),
+    "ContextWindowExceededError": Row(
+        _E, 400, "context_length_exceeded", is_final=True, code="context_length_exceeded"
+    ),
+    "UnsupportedParamsError": Row(_E, 400, "invalid_request", is_final=True, code="unsupported_parameter"),
+    "UnsupportedEndpointError": Row(_E, 400, "invalid_request", is_final=True),
+    "EndpointNotSupportedByModelError": Row(_E, 400, "invalid_request", is_final=True),
+    "ContentPolicyViolationError": Row(_M, 403, "content_policy_violation", is_final=True),
+    "RejectedRequestError": Row(_M, 403, "content_policy_violation", is_final=True),
+    "GuardrailRaisedException": Row(_M, 403, "content_policy_violation", is_final=True),
+    "GuardrailInterventionNormalStringError": Row(_M, 403, "content_policy_violation", is_final=True),
+    "BlockedPiiEntityError": Row(_M, 403, "content_policy_violation", is_final=True),
+    "ModifyResponseException": Row(_M, 403, "content_policy_violation", is_final=True),
+    "SensitiveDataRouteException": Row(_M, 403, "content_policy_violation", is_final=True),
+    "Timeout": Row(_T, 504, "timeout", is_final=True, code="timeout"),
+    "APITimeoutError": Row(_T, 504, "timeout", is_final=True, code="timeout"),
+    "InternalServerError": Row(_T, 500, "server"),
+    "BadGatewayError": Row(_T, 502, "provider_unavailable"),
+    "ServiceUnavailableError": Row(_T, 503, "provider_overloaded"),
+    "MidStreamFallbackError": Row(_T, 502, "provider_unavailable"),
+    "APIConnectionError": Row(_T, 502, "provider_unavailable", is_final=True, code="disconnected"),
+    "APIResponseValidationError": Row(_T, 502, "provider_unavailable", is_final=True, code="malformed"),
+    "JSONSchemaValidationError": Row(_T, 502, "provider_unavailable", is_final=True, code="malformed"),
+    "MockException": Row(_T, 500, "server"),
+    "APIStatusError": Row(_T, 502, "provider_unavailable"),
+    "APIError": Row(_T, 502, "provider_unavailable"),
+    "OpenAIError": Row(_T, 502, "provider_unavailable"),
+    # Not litellm's: what its transports raise, by class name.
+    "ConnectError": _transport("connect_error", "cannot connect to the upstream"),
+    "ConnectTimeout": _transport("connect_error", "connecting to the upstream took too long"),
+    "ClientConnectorError": _transport("connect_error", "cannot connect to the upstream"),
+    "ConnectionTimeoutError": _transport("connect_error", "connecting to the upstream took too long"),
+    "TimeoutException": _transport("timeout", "the upstream took too long", 504, "timeout"),
+    "ClientPayloadError": _transport("cut", "the upstream's answer was cut off"),
+    "ServerDisconnectedError": _transport("disconnected", "the upstream closed without an answer"),
+    "TransportError": _transport("cut", "the connection to the upstream broke"),
+    "ClientError": _transport("cut", "the connection to the upstream failed"),
+    "TimeoutError": _transport("timeout", "the upstream took too long", 504, "timeout"),
+    "OSError": _transport("cut", "the connection to the upstream broke"),
+    # A fault of litellm itself or of its worker.
+    "Exception": Row(_T, 502, "provider_unavailable"),
+}
+# Seen anywhere in the chain of causes, they say more than what litellm made of them.
+_ROOT_CAUSES = frozenset(
+    (
+        *("ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"),
+        *("ClientPayloadError", "ReadError", "RemoteProtocolError", "ReadTimeout"),
+    )
+)
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Say in plain JSON what an exception is; runs in the worker, and judges and redacts nothing."""
+    chain = list(_chain(error))
+    root = next((e for e in chain if _ROOT_CAUSES & set(_names(e))), error)
+    status = next((s for e in chain if (s := _status(e)) is not None), None)
+    headers = next((h for e in chain if (h := _headers(e))), {})
+    body = next((b for e in chain if isinstance(b := getattr(e, "body", None), dict)), None)
+    text = _text(error) if body is None else json.dumps({"error": body.get("error", body)}).decode()
+    return {"classes": _names(root), "status": status, "text": text, "headers": headers}
+
+
+def read_litellm_error(told: Mapping[str, Any], errors: ErrorReader, now_wall: float) -> UpstreamError:
+    """Make the UpstreamError of a described exception; status and body judge where the class does not."""
+    row = next(TABLE[name] for name in (*told["classes"], "Exception") if name in TABLE)
+    status = told.get("status")
+    is_telling = isinstance(status, int) and 300 <= status <= 599 and not row.is_final
+    headers = {str(name): str(value) for name, value in (told.get("headers") or {}).items()}
+    body = str(told.get("text") or "").encode("utf-8", "replace")
+    judged = errors.response(int(status or 0) if is_telling else row.status, headers, body, now_wall)
+    if not row.is_final:
+        return judged
+    return replace(
+        judged,
+        failure=row.failure,
+        status=_told_status(row),
+        error_type=row.error_type,
+        code=row.code or judged.code,
+        message=row.words or judged.message,
+    )
+
+
+def _told_status(row: Row) -> int | None:
+    """Connection faults have no status of the upstream's."""
+    return None if row.code in ("connect_error", "disconnected", "cut", "malformed") else row.status
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    for _ in range(_MAX_CHAIN):
+        if current is None:
+            return
+        yield current
+        current = current.__cause__ or current.__context__ or getattr(current, "original_exception", None)
+
+
+def _names(error: BaseException) -> list[str]:
+    return [cls.__name__ for cls in type(error).__mro__]
+
+
+def _status(error: BaseException) -> int | None:
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) and not isinstance(status, bool) else None
+
+
+def _headers(error: BaseException) -> dict[str, str]:
+    """litellm keeps the upstream's headers on the exception, but not in one place."""
+    response = getattr(error, "response", None)
+    for held in (
+        getattr(error, "litellm_response_headers", None),
+        getattr(error, "headers", None),
+        getattr(response, "headers", None),
+    ):
+        if held is not None and hasattr(held, "items"):
+            found = {str(k).lower(): str(v) for k, v in held.items() if str(k).lower() in _HEADERS}
+            if found:
+                return found
+    return {}
+
+
+def _text(error: BaseException) -> str:
+    """The upstream's own words: litellm's prefixes and afterwords taken off."""
+    message = getattr(error, "message", None)
+    text = message if isinstance(message, str) and message else str(error) or type(error).__name__
+    return _AFTERWORD.sub("", _PREFIX.sub("", text[:_MAX_BODY_CHARS])).strip()

@@ -1,0 +1,198 @@
+"""WorkerProcess: keeps one litellm worker alive and connected. Knows nothing of requests or answers.
+
+The socket lies in a private folder (0700) and is itself 0600; only the process we started may connect.
+A worker that dies is started again, at once the first time, then with a growing pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ionrouter
+from ionrouter.providers.frames import read_frame
+from ionrouter.providers.litellm_link import Link
+
+MAX_PAUSE_S = 30.0
+MAX_SOCKET_PATH = 90  # bytes; the kernel's sun_path holds 108
+STDERR_BYTES = 8 * 1024
+# What a process needs to run, to find certificates and to sign for clouds that use more than one secret.
+_ENV_NAMES = frozenset(
+    ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR")
+)
+_ENV_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_", "VERTEXAI_")
+
+
+class WorkerProcess:
+    """Starts on the first `start` or `link`; `close` ends it. State: the current Link or the wait for it."""
+
+    def __init__(self, env: Mapping[str, str], parent_dir: Path | None) -> None:
+        self._env = env
+        self._parent_dir = parent_dir
+        self._keeper: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[Link] | None = None
+        self._stderr = bytearray()
+        self.num_starts = 0
+        self.pid: int | None = None
+
+    def start(self) -> None:
+        """Begin starting the worker; returns at once."""
+        if self._keeper is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._keeper = asyncio.create_task(self._keep())
+
+    async def link(self, timeout_s: float) -> Link:
+        """Return the connection to a worker that has litellm imported; TimeoutError after `timeout_s`."""
+        self.start()
+        assert self._ready is not None
+        async with asyncio.timeout(timeout_s):
+            while True:
+                link = await asyncio.shield(self._ready)
+                if not link.is_lost:
+                    return link
+                await asyncio.sleep(0.01)  # the keeper is about to replace it
+
+    def last_words(self) -> str:
+        """Return the end of what the worker wrote to stderr; may hold secrets until redacted."""
+        return bytes(self._stderr[-STDERR_BYTES:]).decode("utf-8", "replace").strip()
+
+    async def close(self) -> None:
+        """End the worker and remove the socket."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(ConnectionError("the litellm worker is closed"))
+            self._ready.exception()  # nobody may be waiting
+        self._ready = None
+
+    async def _keep(self) -> None:
+        num_failures = 0
+        while True:
+            was_ready = await self._live_once()
+            num_failures = 0 if was_ready else num_failures + 1
+            await asyncio.sleep(min(0.5 * 2**num_failures, MAX_PAUSE_S) if num_failures else 0)
+
+    async def _live_once(self) -> bool:
+        """Run one worker from start to death; True when it got as far as serving."""
+        folder = Path(tempfile.mkdtemp(prefix="ionrouter-", dir=self._socket_parent()))
+        path = str(folder / "litellm.sock")
+        arrived: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        server = await asyncio.start_unix_server(lambda r, w: arrived.put_nowait((r, w)), path)
+        os.chmod(path, 0o600)
+        process: asyncio.subprocess.Process | None = None
+        try:
+            process = await self._spawn(path)
+            return await self._serve(process, arrived)
+        except OSError:
+            return False  # could not be started; the pause before the next try grows
+        finally:
+            server.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            if process is not None:
+                await _end(process)
+            self.pid = None
+
+    async def _spawn(self, path: str) -> asyncio.subprocess.Process:
+        self.num_starts += 1
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # the working directory must not be able to shadow a module
+            "-m",
+            "ionrouter.providers.litellm_worker",
+            path,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=worker_env(self._env),
+        )
+        self.pid = process.pid
+        return process
+
+    async def _serve(self, process: asyncio.subprocess.Process, arrived: asyncio.Queue[Any]) -> bool:
+        """Wait for the worker to be ready, publish its Link, and return when it is gone."""
+        listening = asyncio.create_task(self._collect_stderr(process))
+        ended = asyncio.create_task(process.wait())
+        link: Link | None = None
+        try:
+            connected = asyncio.create_task(_connection(process, arrived))
+            await asyncio.wait({connected, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not connected.done() or (streams := connected.result()) is None:
+                connected.cancel()
+                return False
+            link = Link(*streams)
+            assert self._ready is not None
+            self._ready.set_result(link)
+            await link.run()
+            self._ready = asyncio.get_running_loop().create_future()
+            return True
+        finally:
+            if link is not None:
+                link.close()
+            for task in (ended, listening):
+                task.cancel()
+            await asyncio.gather(ended, listening, return_exceptions=True)
+
+    async def _collect_stderr(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while data := await process.stderr.read(4096):
+            self._stderr += data
+            del self._stderr[:-STDERR_BYTES]
+
+    def _socket_parent(self) -> str | None:
+        if self._parent_dir is None or len(os.fsencode(self._parent_dir)) > MAX_SOCKET_PATH - 40:
+            return None
+        self._parent_dir.mkdir(parents=True, exist_ok=True)
+        return str(self._parent_dir)
+
+
+async def _connection(
+    process: asyncio.subprocess.Process, arrived: asyncio.Queue[Any]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    """Wait for our own worker to connect and to say `ready`; None when it ends before."""
+    while True:
+        reader, writer = await arrived.get()
+        if _peer_pid(writer) != process.pid:
+            writer.close()
+            continue
+        read = await read_frame(reader)
+        return (reader, writer) if read is not None and read[0]["op"] == "ready" else None
+
+
+def _peer_pid(writer: asyncio.StreamWriter) -> int:
+    """SO_PEERCRED: struct ucred {pid, uid, gid}."""
+    peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(struct.unpack("3i", peer)[0])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """The closed socket is the sign to leave; after a moment it is taken by the collar."""
+    try:
+        async with asyncio.timeout(1.0):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+    except asyncio.CancelledError:
+        process.kill()
+        raise
+
+
+def worker_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the worker's environment: no provider's API key; those travel with each call."""
+    kept = {
+        name: value
+        for name, value in env.items()
+        if name in _ENV_NAMES or (name.startswith(_ENV_PREFIXES) and not name.endswith("_API_KEY"))
+    }
+    package_root = str(Path(ionrouter.__file__).resolve().parent.parent)
+    return {**kept, "PYTHONPATH": package_root, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}

@@ -1,0 +1,168 @@
+"""Calls litellm and hands on what the upstream said. Runs in the worker; gets litellm as an argument.
+
+Three ways to an answer, best first: the upstream's own JSON text (providers on litellm's OpenAI stream
+handler), the OpenAI SDK's parsed chunks, and litellm's translation for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from ionrouter.schema import json
+
+_RAW_HANDLER = "OpenAIChatCompletionStreamingHandler"
+_SDK_STREAM = "AsyncStream"
+_SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data"}
+
+
+async def raw_answer(litellm: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """Call without streaming; the upstream's own JSON where it has OpenAI's shape, else litellm's."""
+    seen: dict[str, Any] = {}
+    answer = await _call(litellm, call, seen)
+    original = _parsed(seen.get("original"))
+    if isinstance(original, dict) and isinstance(original.get(_SHAPES[call["kind"]]), list):
+        return original
+    if isinstance(original, dict) and original.get("error"):
+        return original
+    return _native(answer.model_dump(exclude_none=True))
+
+
+async def stream_payloads(litellm: Any, call: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """Call with streaming; yield frames {"op": "chunk", "payload"} and a last {"op": "end", "done"}."""
+    wrapper = await _call(litellm, call, {})
+    try:
+        if getattr(wrapper, "completion_stream", True) is None and hasattr(wrapper, "fetch_stream"):
+            await wrapper.fetch_stream()
+        stream = getattr(wrapper, "completion_stream", None)
+        names = {cls.__name__ for cls in type(stream).__mro__}
+        if _RAW_HANDLER in names:
+            frames = _raw_frames(stream)
+        elif _SDK_STREAM in names:
+            frames = _sdk_frames(stream)
+        else:
+            frames = _translated_frames(wrapper)
+        async for frame in frames:
+            yield frame
+    finally:
+        await _close(wrapper)
+
+
+async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any:
+    import httpx
+
+    def note(details: dict[str, Any]) -> None:
+        if details.get("log_event_type") == "post_api_call":
+            seen["original"] = details.get("original_response")
+
+    functions = {
+        "chat": litellm.acompletion,
+        "completions": litellm.atext_completion,
+        "embeddings": litellm.aembedding,
+    }
+    options: dict[str, Any] = {
+        "model": call["model"],
+        "api_key": call["api_key"],
+        "timeout": httpx.Timeout(call["total_s"], connect=call["connect_s"]),
+        "num_retries": 0,
+        "max_retries": 0,
+        "logger_fn": note,
+    }
+    if call["api_base"]:
+        options["api_base"] = call["api_base"]
+    if call["headers"]:
+        options["extra_headers"] = call["headers"]
+    if call["extra_body"]:
+        options["extra_body"] = call["extra_body"]
+    if call["kind"] != "embeddings":
+        options["stream"] = call["stream"]
+        if call["stream"]:
+            options["stream_options"] = {"include_usage": True}
+    return await functions[call["kind"]](**{**call["arguments"], **options})
+
+
+async def _raw_frames(stream: Any) -> AsyncIterator[dict[str, Any]]:
+    """Read the handler's SSE lines before litellm parses them."""
+    lines: list[str] = []
+
+    def keep(str_line: str) -> None:
+        lines.append(str_line)
+
+    stream._handle_string_chunk = keep
+    is_done = False
+    async for _ in stream:
+        for line in lines:
+            data = line.removeprefix("data:").strip()
+            if data == "[DONE]":
+                is_done = True
+                break
+            if line.startswith("data:") or data.startswith("{"):
+                yield {"op": "chunk", "payload": _parsed(data) if data.startswith("{") else data}
+        lines.clear()
+        if is_done:
+            break
+    yield {"op": "end", "done": is_done}
+
+
+async def _sdk_frames(stream: Any) -> AsyncIterator[dict[str, Any]]:
+    """The SDK builds its chunks without validation: unknown fields and native reasons are all there."""
+    async for chunk in stream:
+        yield {"op": "chunk", "payload": chunk.model_dump(mode="json", exclude_none=True)}
+    yield {"op": "end", "done": False}
+
+
+async def _translated_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
+    """litellm's chunks, without the finish and the usage it makes up when the upstream sent none."""
+    async for chunk in wrapper:
+        payload = _native(chunk.model_dump(exclude_none=True))
+        if payload.get("usage") and not _has_usage(wrapper):
+            payload.pop("usage")
+        if not _has_finish(wrapper):
+            for choice in payload.get("choices", ()):
+                choice.pop("finish_reason", None)
+        yield {"op": "chunk", "payload": payload}
+    yield {"op": "end", "done": False}
+
+
+def _has_finish(wrapper: Any) -> bool:
+    inner = (
+        getattr(wrapper, "completion_stream", None)
+        if not hasattr(wrapper, "received_finish_reason")
+        else None
+    )
+    source = inner if hasattr(inner, "received_finish_reason") else wrapper
+    names = ("received_finish_reason", "intermittent_finish_reason")
+    if not hasattr(source, names[0]):
+        return True
+    return any(getattr(source, name, None) is not None for name in names)
+
+
+def _has_usage(wrapper: Any) -> bool:
+    chunks = getattr(wrapper, "chunks", None)
+    return chunks is None or any(getattr(chunk, "usage", None) is not None for chunk in chunks)
+
+
+def _native(payload: dict[str, Any]) -> dict[str, Any]:
+    """Put native finish reasons back where litellm keeps them aside."""
+    for choice in payload.get("choices") or ():
+        aside = choice.get("provider_specific_fields") or {}
+        if isinstance(aside, dict) and aside.get("native_finish_reason"):
+            choice["finish_reason"] = aside["native_finish_reason"]
+    return payload
+
+
+def _parsed(text: Any) -> Any:
+    if not isinstance(text, str | bytes):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+async def _close(wrapper: Any) -> None:
+    """Close the upstream connection now, not when the garbage collector comes by."""
+    for holder in (wrapper, getattr(wrapper, "completion_stream", None)):
+        if close := getattr(holder, "aclose", None):
+            await close()
+            return

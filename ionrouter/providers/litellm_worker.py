@@ -1,0 +1,160 @@
+"""The worker process: the only place that imports litellm. Serves calls over one Unix socket, then dies.
+
+It keeps nothing: keys come with each call, errors are described and not judged, and it ends when the
+front's end of the socket closes. For OpenAI-shaped providers it hands on the upstream's own JSON, because
+litellm loses native finish reasons, invents missing usage and joins choices.
+
+Run as: python -m ionrouter.providers.litellm_worker SOCKET
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from contextlib import aclosing
+from typing import Any
+
+from ionrouter.providers.frames import WINDOW_BYTES, encode, read_frame
+from ionrouter.providers.litellm_errors import describe
+from ionrouter.providers.litellm_stream import raw_answer, stream_payloads
+
+
+def import_litellm() -> Any:
+    """Import litellm quietly: no network, no telemetry, no logs, no retries, no redirects. Takes seconds."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import fetches a price list
+    os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT", "16384")
+    os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT_PER_HOST", "16384")
+    import litellm
+
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.turn_off_message_logging = True
+    litellm.drop_params = False  # fields were filtered for this endpoint already
+    litellm.num_retries = 0
+    litellm.disable_aiohttp_trust_env = True
+    logging.disable(logging.CRITICAL)
+    _forbid_redirects()
+    return litellm
+
+
+def _forbid_redirects() -> None:
+    """litellm's clients follow redirects, which would carry prompts to another host; no cookies either."""
+    import httpx
+
+    send = httpx.AsyncClient.send
+
+    async def send_once(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+        response = await send(self, request, **{**options, "follow_redirects": False})
+        self.cookies.clear()
+        return response
+
+    httpx.AsyncClient.send = send_once  # type: ignore[method-assign]
+
+
+class Worker:
+    """Serves one connection. A call is a task; its chunks wait for credit when the client reads slowly."""
+
+    def __init__(self, litellm: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._litellm = litellm
+        self._reader = reader
+        self._writer = writer
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._windows: dict[int, Window] = {}
+
+    async def serve(self) -> None:
+        """Handle frames until the front goes away."""
+        while (read := await read_frame(self._reader)) is not None:
+            frame, _ = read
+            number = int(frame["id"])
+            if frame["op"] == "call":
+                self._start(number, frame["call"])
+            elif frame["op"] == "cancel" and number in self._calls:
+                self._calls[number].cancel()
+            elif frame["op"] == "credit" and number in self._windows:
+                self._windows[number].add(int(frame["bytes"]))
+
+    def _start(self, number: int, call: dict[str, Any]) -> None:
+        self._windows[number] = Window()
+        task = asyncio.create_task(self._run(number, call))
+        self._calls[number] = task
+        task.add_done_callback(lambda _: self._forget(number))
+
+    def _forget(self, number: int) -> None:
+        self._calls.pop(number, None)
+        self._windows.pop(number, None)
+
+    async def _run(self, number: int, call: dict[str, Any]) -> None:
+        window = self._windows[number]
+        try:
+            if call["stream"]:
+                async with aclosing(stream_payloads(self._litellm, call)) as frames:
+                    async for frame in frames:
+                        await self._send(number, frame, window)
+            else:
+                await self._send(
+                    number, {"op": "whole", "payload": await raw_answer(self._litellm, call)}, window
+                )
+        except Exception as error:  # whatever litellm raises is the call's outcome, never the worker's end
+            await self._send(number, {"op": "error", "told": describe(error)}, window)
+
+    async def _send(self, number: int, frame: dict[str, Any], window: Window) -> None:
+        data = encode({**frame, "id": number})
+        await window.take(len(data))
+        self._writer.write(data)
+        await self._writer.drain()
+
+
+class Window:
+    """How many bytes of one call may be on their way; one frame may overshoot, so none waits for ever."""
+
+    def __init__(self) -> None:
+        self._in_flight = 0
+        self._changed = asyncio.Event()
+
+    async def take(self, size: int) -> None:
+        """Wait for room, then count `size` bytes as sent."""
+        while self._in_flight >= WINDOW_BYTES:
+            self._changed.clear()
+            await self._changed.wait()
+        self._in_flight += size
+
+    def add(self, size: int) -> None:
+        """Note that the client read `size` bytes."""
+        self._in_flight = max(self._in_flight - size, 0)
+        self._changed.set()
+
+
+async def main(path: str) -> None:
+    """Connect, import while watching the socket, then serve."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is the front's business: it drains first
+    reader, writer = await asyncio.open_unix_connection(path)
+    importing = asyncio.ensure_future(asyncio.to_thread(import_litellm))
+    first = asyncio.ensure_future(_end_of(reader))
+    await asyncio.wait({importing, first}, return_when=asyncio.FIRST_COMPLETED)
+    if not importing.done():
+        os._exit(0)  # the front is gone; a thread in the middle of an import cannot be stopped otherwise
+    first.cancel()
+    litellm = importing.result()
+    writer.write(encode({"op": "ready", "id": 0, "version": _version()}))
+    await Worker(litellm, reader, writer).serve()
+    os._exit(0)  # litellm's own threads would hold the process
+
+
+async def _end_of(reader: asyncio.StreamReader) -> None:
+    """Return when the connection ends; consumes nothing (the front sends nothing before `ready`)."""
+    while not reader.at_eof():  # noqa: ASYNC110 (StreamReader has no way to wait for its end only)
+        await asyncio.sleep(0.2)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("litellm")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
