@@ -21,6 +21,7 @@ from ionrouter.providers.litellm_link import Call
 from ionrouter.providers.litellm_process import WorkerProcess
 from ionrouter.providers.normalise import StreamNormaliser, complete
 from ionrouter.providers.outgoing import url_problem
+from ionrouter.providers.upstream_body import count_choices
 from ionrouter.redact import Redactor
 from ionrouter.schema.events import Chunk, ProviderEvent
 
@@ -93,8 +94,7 @@ class LiteLLMProvider:
     async def _chunks(
         self, call: Call, request: UpstreamRequest, errors: ErrorReader
     ) -> AsyncIterator[Chunk]:
-        num_choices = request.body.get("n")
-        stream = StreamNormaliser(request.kind, errors, num_choices if isinstance(num_choices, int) else 1)
+        stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
         while (frame := await call.next())["op"] == "chunk":
             if (chunk := stream.chunk(frame["payload"])) is not None:
                 yield chunk

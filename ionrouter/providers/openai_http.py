@@ -21,8 +21,9 @@ from ionrouter.providers.normalise import StreamNormaliser, as_chunks, complete
 from ionrouter.providers.outgoing import Outgoing, build_headers, connect_timeout
 from ionrouter.providers.sse import EventTooLong, SseDecoder, SseEvent
 from ionrouter.providers.transport_errors import read_transport_error
-from ionrouter.providers.upstream_body import build_body
+from ionrouter.providers.upstream_body import build_body, count_choices
 from ionrouter.redact import Redactor
+from ionrouter.routing.table import Provider
 from ionrouter.schema import json
 from ionrouter.schema.events import Chunk, ProviderEvent
 from ionrouter.schema.request import Kind
@@ -36,6 +37,7 @@ MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a whole answer with images, or a batch of embeddings
 LARGE_BODY_BYTES = 1024 * 1024  # from here on aiohttp wants a file-like body, written piece by piece
 DRAIN_S = 0.5  # how long after [DONE] the end of the body may take for its connection to be kept
+LIST_S = 10.0  # for the whole list of models
 TRAILER_S = 5.0  # how long after the last finish reason usage and [DONE] may take
 
 
@@ -77,46 +79,89 @@ class OpenAIProvider:
         await asyncio.gather(*self._draining, return_exceptions=True)
         await self._outgoing.close()
 
+    async def list_models(self, provider: Provider) -> Any:
+        """GET the provider's /models with its first key that is set; raises UpstreamError for every fault."""
+        errors = ErrorReader(provider.name, self._redact)
+        try:
+            async with asyncio.timeout(LIST_S):
+                response = await self._send("GET", provider, "/models", None, LIST_S, errors)
+                try:
+                    await self._check_status(response, errors)
+                    return await _json_body(response, errors)
+                finally:
+                    self._let_go(response, is_whole=False)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise read_transport_error(error, errors) from error
+
     async def _post(self, request: UpstreamRequest, errors: ErrorReader) -> aiohttp.ClientResponse:
-        provider = request.endpoint.provider
-        url = (provider.base_url or "").rstrip("/") + _PATHS[request.kind]
+        endpoint = request.endpoint
+        return await self._send(
+            "POST",
+            endpoint.provider,
+            _PATHS[request.kind],
+            json.dumps(build_body(request)),
+            endpoint.timeouts.connect_s,
+            errors,
+            variable=endpoint.key_variable,
+            is_stream=request.stream,
+        )
+
+    async def _send(
+        self,
+        method: str,
+        provider: Provider,
+        path: str,
+        data: bytes | None,
+        connect_s: float,
+        errors: ErrorReader,
+        *,
+        variable: str | None = None,
+        is_stream: bool = False,
+    ) -> aiohttp.ClientResponse:
+        url = (provider.base_url or "").rstrip("/") + path
         try:
             session = self._outgoing.session(url, allow_http=provider.allow_http)
-            headers = self._headers(request)
+            headers = self._headers(provider, variable, is_stream=is_stream)
         except ConfigError as error:
             raise errors.refused("config", str(error)) from error
-        data = json.dumps(build_body(request))
         try:
-            return await session.post(
+            return await session.request(
+                method,
                 url,
-                data=data if len(data) < LARGE_BODY_BYTES else io.BytesIO(data),
+                data=io.BytesIO(data) if data is not None and len(data) >= LARGE_BODY_BYTES else data,
                 headers=headers,
                 allow_redirects=False,
-                timeout=connect_timeout(request.endpoint.timeouts.connect_s),
+                timeout=connect_timeout(connect_s),
             )
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise read_transport_error(error, errors) from error
 
-    def _headers(self, request: UpstreamRequest) -> dict[str, str]:
-        variable = request.endpoint.key_variable
-        key = None if variable is None else self._env.get(variable, "").strip()
-        if variable is not None and not key:
-            raise ConfigError(f"{variable} is unset")
-        if key:
-            self._redact.register(key)
-        if not request.stream:
-            return build_headers(request.endpoint.provider.headers, key, accept="application/json")
+    def _headers(self, provider: Provider, variable: str | None, *, is_stream: bool) -> dict[str, str]:
+        key = self._key(provider, variable)
+        if not is_stream:
+            return build_headers(provider.headers, key, accept="application/json")
         # A compressing upstream would hold events back until its window fills.
         plain = {"Accept-Encoding": "identity"}
-        configured = request.endpoint.provider.headers
-        return build_headers(configured, key, accept="text/event-stream, application/json", extra=plain)
+        return build_headers(provider.headers, key, accept="text/event-stream, application/json", extra=plain)
+
+    def _key(self, provider: Provider, variable: str | None) -> str | None:
+        names = provider.key_variables if variable is None else (variable,)
+        key = next((found for name in names if (found := self._env.get(name, "").strip())), None)
+        if variable is not None and key is None:
+            raise ConfigError(f"{variable} is unset")
+        if key is not None:
+            self._redact.register(key)
+        return key
+
+    async def _check_status(self, response: aiohttp.ClientResponse, errors: ErrorReader) -> None:
+        if not 200 <= response.status < 300:
+            body = await _read(response.content, MAX_ERROR_BYTES)
+            raise errors.response(response.status, response.headers, body, self._clock())
 
     async def _events(
         self, response: aiohttp.ClientResponse, request: UpstreamRequest, errors: ErrorReader
     ) -> AsyncGenerator[ProviderEvent, None]:
-        if not 200 <= response.status < 300:
-            body = await _read(response.content, MAX_ERROR_BYTES)
-            raise errors.response(response.status, response.headers, body, self._clock())
+        await self._check_status(response, errors)
         if not request.stream or request.kind == "embeddings":
             yield complete(request.kind, await _json_body(response, errors), errors)
         elif response.content_type == "application/json":
@@ -144,8 +189,7 @@ class OpenAIProvider:
 async def _sse_chunks(
     content: aiohttp.StreamReader, request: UpstreamRequest, errors: ErrorReader
 ) -> AsyncIterator[Chunk]:
-    num_choices = request.body.get("n")
-    stream = StreamNormaliser(request.kind, errors, num_choices if isinstance(num_choices, int) else 1)
+    stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
     decoder = SseDecoder()
     is_over = False
     while not is_over:

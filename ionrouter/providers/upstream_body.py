@@ -64,5 +64,12 @@ def with_one_length(body: dict[str, Any], field: Any = None) -> dict[str, Any]:
     return {**rest, name: body[given[0]]}
 
 
+def count_choices(body: Mapping[str, Any]) -> int:
+    """Count the choices a stream will hold: `n` for each prompt (a completions request may have several)."""
+    n, prompt = body.get("n"), body.get("prompt")
+    is_many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+    return (n if isinstance(n, int) and n > 0 else 1) * (len(prompt) if is_many and prompt else 1)
+
+
 def _option(request: UpstreamRequest, name: str) -> Any:
     return request.endpoint.options.get(name, request.endpoint.provider.options.get(name))
