@@ -5,6 +5,7 @@ Says how this process listens, logs, stores and stops. What to serve is in route
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -87,6 +88,14 @@ def shipped_routes() -> Path:
     """Where the shipped routes.yaml lies: inside an installed package, or at the top of a checkout."""
     packaged = Path(__file__).with_name("routes.yaml")
     return packaged if packaged.exists() else Path(__file__).parents[1] / "routes.yaml"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address to listen on is reachable from this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -59,7 +59,7 @@ async def model_endpoints(request: web.Request) -> web.Response:
             model,
             endpoint,
             edge.stats.endpoint_summary(endpoint.id, now),
-            status=edge.endpoint_status(endpoint.id),
+            status=edge.endpoint_status(endpoint),
             shows_speed=shows_speed,
         )
         for endpoint in model.endpoints

@@ -21,7 +21,7 @@ from ionrouter.api.state import EDGE, GENERATION_ID, KEY
 from ionrouter.errors import ConfigError, IonrouterError, RequestError
 from ionrouter.schema.common import new_generation_id
 from ionrouter.schema.errors import INTERNAL_ERROR, plain_error, retry_after_seconds
-from ionrouter.settings import Settings
+from ionrouter.settings import Settings, is_loopback
 from ionrouter.store.keys import ApiKey
 
 _log = structlog.get_logger(__name__)
@@ -35,14 +35,6 @@ CORS_HEADERS = {
     "Access-Control-Expose-Headers": "X-Generation-Id, X-Ionrouter-Route, X-Ionrouter-Dropped, Retry-After",
     "Access-Control-Max-Age": "600",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address to listen on is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def asks_for_keys(settings: Settings, *, has_inference_key: bool) -> bool:

@@ -12,13 +12,16 @@ from aiohttp import web
 from ionrouter import metrics
 from ionrouter.api.inference import read_request
 from ionrouter.api.responses import json_response
-from ionrouter.api.state import EDGE
+from ionrouter.api.state import EDGE, KEY
 
 
 async def health(request: web.Request) -> web.Response:
-    """Readiness: 200 when this process should get traffic, else 503; the JSON says why."""
-    readiness = request.app[EDGE].readiness
-    return json_response(readiness.report(), status=200 if readiness.is_ready else 503)
+    """Readiness: 200 when this process should get traffic, else 503. Why is for whoever may know."""
+    edge = request.app[EDGE]
+    report: dict[str, Any] = {"status": edge.readiness.status}
+    if not edge.asks_for_keys or KEY in request:
+        report |= edge.readiness.details()
+    return json_response(report, status=200 if edge.readiness.is_ready else 503)
 
 
 async def livez(_request: web.Request) -> web.Response:

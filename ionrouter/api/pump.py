@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -21,7 +21,7 @@ MAX_WAITING_EVENTS = 256
 class EventPump:
     """A bounded queue of events. `take` gives all that are waiting, so that they leave in one write."""
 
-    def __init__(self, events: AsyncGenerator[Event, None]) -> None:
+    def __init__(self, events: AsyncIterator[Event]) -> None:
         self._events = events
         self._waiting: deque[Event] = deque()
         self._arrived = asyncio.Event()
@@ -74,7 +74,7 @@ class EventPump:
 
     async def _run(self) -> None:
         try:
-            async with aclosing(self._events) as events:
+            async with aclosing(self._events) as events:  # type: ignore[type-var]
                 async for event in events:
                     await self._put(event)
         except BaseException as error:

@@ -14,20 +14,21 @@ class Phase(enum.Enum):
     DRAINING = "draining"
 
 
-Details = Callable[[], Mapping[str, Any]]
-
-
 @dataclass(slots=True)
 class Readiness:
-    """The phase, moved only by app.py, and what a person asking wants to know besides."""
+    """The phase, whether anything could answer now, and what a person wants to know besides."""
 
     phase: Phase = Phase.STARTING
-    details: Details = field(default=dict)
+    can_serve: Callable[[], bool] = lambda: True
+    details: Callable[[], Mapping[str, Any]] = field(default=dict)
+
+    @property
+    def status(self) -> str:
+        """One word: ok, starting, draining, or unavailable (started, and nothing can serve)."""
+        if self.phase is not Phase.READY:
+            return str(self.phase.value)
+        return "ok" if self.can_serve() else "unavailable"
 
     @property
     def is_ready(self) -> bool:
-        return self.phase is Phase.READY
-
-    def report(self) -> dict[str, Any]:
-        """The JSON of GET /health."""
-        return {"status": "ok" if self.is_ready else self.phase.value, **self.details()}
+        return self.status == "ok"

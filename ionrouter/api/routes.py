@@ -26,7 +26,7 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
 )
 # At the root and under both prefixes: probes and scrapers look in both places.
 OPERATIONS: tuple[tuple[str, str, Handler, Access], ...] = (
-    ("GET", "/health", operations.health, Access.OPEN),
+    ("GET", "/health", operations.health, Access.CATALOGUE),
     ("GET", "/livez", operations.livez, Access.OPEN),
     ("GET", "/metrics", operations.prometheus, Access.ANY_KEY),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from aiohttp import web
 from ionrouter.api.inflight import InFlight
 from ionrouter.api.readiness import Readiness
 from ionrouter.metrics import Metrics
-from ionrouter.routing.table import RoutingTable
+from ionrouter.routing.table import Endpoint, RoutingTable
 from ionrouter.schema.events import Event
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.settings import Settings
@@ -22,15 +22,22 @@ from ionrouter.store.keys import ApiKey, KeyStore
 class Routes(Protocol):
     """What the edge needs of the router."""
 
-    table: RoutingTable
+    @property
+    def table(self) -> RoutingTable:
+        """What new requests read."""
+        ...
 
-    def stream(self, request: InferenceRequest) -> AsyncGenerator[Event, None]: ...
+    def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
+        """Committed, then Chunks or one Complete, then Finished."""
+        ...
 
-    def explain(self, request: InferenceRequest) -> Any: ...
+    def explain(self, request: InferenceRequest) -> Any:
+        """A dry run, as a dataclass."""
+        ...
 
 
 Reload = Callable[[], Awaitable[Mapping[str, Any]]]
-EndpointStatus = Callable[[str], int]  # endpoint id -> OpenRouter's status: 0 operational, negative degraded
+EndpointStatus = Callable[[Endpoint], int]  # OpenRouter's status: 0 operational, negative degraded
 
 
 @dataclass(slots=True)
@@ -45,7 +52,7 @@ class Edge:
     reload: Reload
     asks_for_keys: bool
     keys: KeyStore | None  # None: no state folder could be opened, and keys are off
-    endpoint_status: EndpointStatus = lambda _endpoint_id: 0
+    endpoint_status: EndpointStatus = lambda _endpoint: 0
     in_flight: InFlight = field(default_factory=InFlight)
 
 

@@ -1,0 +1,6 @@
+"""`python -m ionrouter` is `ionrouter`."""
+
+from ionrouter.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

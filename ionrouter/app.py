@@ -1,0 +1,225 @@
+"""Composition root: the one place where parts are chosen and joined. Knows every part, does no one's work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+import ionrouter
+from ionrouter.api.doors import asks_for_keys
+from ionrouter.api.lifecycle import Announce, serve
+from ionrouter.api.readiness import Phase, Readiness
+from ionrouter.api.routes import make_application
+from ionrouter.api.state import Edge
+from ionrouter.balancing.circuit_breaker import BreakerState
+from ionrouter.errors import ConfigError
+from ionrouter.metrics import Metrics
+from ionrouter.providers.base import ProviderClient
+from ionrouter.providers.fake import FakeClient
+from ionrouter.providers.ion import IonProvider
+from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.providers.model_list import ModelLists
+from ionrouter.providers.openai_http import OpenAIProvider
+from ionrouter.redact import Redactor
+from ionrouter.reload import Reloader, load_table
+from ionrouter.router import Router
+from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
+from ionrouter.schema.load import EngineLoad
+from ionrouter.settings import Settings, is_loopback
+from ionrouter.stats.book import StatsBook
+from ionrouter.store.keys import KeyStore, ensure_management_key
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Service:
+    """One running server's parts. Made by `build` inside the event loop that runs it."""
+
+    settings: Settings
+    edge: Edge
+    router: Router
+    ion: IonProvider
+    litellm: LiteLLMProvider
+    openai: OpenAIProvider
+    model_lists: ModelLists
+    redactor: Redactor
+    env: Mapping[str, str]
+    reloader: Reloader
+    started_at: float = field(default_factory=time.time)
+    _worker: asyncio.Task[None] | None = None  # starts only once an endpoint needs it: 300 MB
+
+    @property
+    def application(self) -> web.Application:
+        """The HTTP application; starting it starts the parts, cleaning it up closes them."""
+        app = make_application(self.edge)
+        app.cleanup_ctx.append(self._running)
+        return app
+
+    async def _running(self, _app: web.Application) -> AsyncIterator[None]:
+        self.take_over(self.router.table)
+        tasks = [
+            asyncio.create_task(self._become_ready(), name="become-ready"),
+            asyncio.create_task(self.reloader.watch(), name="watch-routes"),
+            asyncio.create_task(self.reloader.discover(), name="discover-models"),
+        ]
+        yield
+        if self._worker is not None:
+            tasks.append(self._worker)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in (self.ion, self.litellm, self.openai, self.model_lists):
+            await client.close()
+        if self.edge.keys is not None:
+            self.edge.keys.close()
+
+    def take_over(self, table: RoutingTable) -> None:
+        """Bring the parts in line with a new table: keys to redact, models to load, the worker to start."""
+        variables = {key for provider in table.providers.values() for key in provider.key_variables}
+        self.redactor.register(*(self.env[name] for name in variables if self.env.get(name)))
+        self.ion.prepare(_local(table))
+        if self._worker is None and any(e.provider.type == "litellm" for e in _enabled(table)):
+            self._worker = asyncio.create_task(self.litellm.start(), name="start-litellm")
+
+    async def _become_ready(self) -> None:
+        failures = await self.ion.wait_ready()
+        for reason in failures:
+            _log.error("local_model_unavailable", reason=reason)
+        if self.edge.readiness.phase is Phase.STARTING:
+            self.edge.readiness.phase = Phase.READY
+            _log.info("server_ready", seconds=round(time.time() - self.started_at, 2))
+
+    def can_serve(self) -> bool:
+        """Whether any endpoint could answer: a hosted one that is enabled, or a local one that is loaded."""
+        return any(e.provider.type != "ion" or self.ion.load_of(e).ready for e in _enabled(self.router.table))
+
+    def details(self) -> Mapping[str, Any]:
+        """What GET /health tells besides the phase."""
+        table = self.router.table
+        return {
+            "version": ionrouter.__version__,
+            "uptime_s": round(time.time() - self.started_at, 1),
+            "routes": {
+                "path": str(self.reloader.path),
+                "version": table.version,
+                "loaded_at": self.reloader.loaded_at,
+                "problem": self.reloader.problem,
+            },
+            "local": [_local_state(endpoint, self.ion.load_of(endpoint)) for endpoint in _local(table)],
+            "in_flight": len(self.edge.in_flight),
+        }
+
+
+def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Service:
+    """Choose and join the parts; raises ConfigError. Nothing listens, loads or runs yet."""
+    keys = open_keys(settings)
+    needs_keys = asks_for_keys(settings, has_inference_key=keys is not None and keys.has_enabled("inference"))
+    lists = settings.cache_dir / "lists"
+    table = load_table(settings.config_path, env, lists)
+    ion = IonProvider(settings.cache_dir, progress=True)
+    openai = OpenAIProvider(env, redact=redactor)
+    litellm = LiteLLMProvider(env, settings.state_dir, redact=redactor)
+    model_lists = ModelLists(env, redactor)
+    clients: dict[ProviderType, ProviderClient] = {
+        "ion": ion,
+        "openai": openai,
+        "litellm": litellm,
+        "fake": FakeClient(),
+    }
+    stats = StatsBook()
+    metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)})
+    router = Router(table, clients, engine_load=_engine_load(ion), observers=(stats, metrics))
+    reloader = Reloader(
+        settings.config_path, env, lists, router, model_lists.fetch, lambda new: service.take_over(new)
+    )
+    readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda: service.details())
+    edge = Edge(
+        settings=settings,
+        router=router,
+        stats=stats,
+        metrics=metrics,
+        readiness=readiness,
+        reload=reloader.reload,
+        asks_for_keys=needs_keys,
+        keys=keys,
+        endpoint_status=lambda endpoint: endpoint_status(router, endpoint),
+    )
+    service = Service(settings, edge, router, ion, litellm, openai, model_lists, redactor, env, reloader)
+    return service
+
+
+def open_keys(settings: Settings) -> KeyStore | None:
+    """Open the key store and leave a management key at the first start.
+
+    A state folder that cannot be written stops a server that needs keys and only warns on loopback without
+    them: the one thing lost is the management routes.
+    """
+    try:
+        keys = KeyStore.open(settings.database_path)
+        if ensure_management_key(keys, settings.management_key_path, time.time()):
+            _log.info("management_key_written", path=str(settings.management_key_path))
+    except (ConfigError, OSError) as error:
+        if settings.require_keys or not (settings.no_auth or is_loopback(settings.host)):
+            raise ConfigError(str(error)) from error
+        _log.warning("state_unavailable", path=str(settings.state_dir), error=str(error))
+        return None
+    return keys
+
+
+def endpoint_status(router: Router, endpoint: Endpoint) -> int:
+    """OpenRouter's `status`: 0 operational, then worse and worse."""
+    now = time.monotonic()
+    health = router.book.of(endpoint)
+    state = health.breaker.state(now)
+    if state is BreakerState.OPEN:
+        return -5
+    if state is BreakerState.HALF_OPEN:
+        return -3
+    return -2 if health.has_outage(now) else 0
+
+
+def _engine_load(ion: IonProvider) -> Any:
+    def load_of(endpoint: Endpoint) -> EngineLoad | None:
+        return ion.load_of(endpoint) if endpoint.provider.type == "ion" else None
+
+    return load_of
+
+
+def _enabled(table: RoutingTable) -> Iterable[Endpoint]:
+    templates = (pattern.endpoint for pattern in table.patterns)
+    configured = (endpoint for model in table.models.values() for endpoint in model.endpoints)
+    return [endpoint for endpoint in (*configured, *templates) if endpoint.disabled is None]
+
+
+def _local(table: RoutingTable) -> list[Endpoint]:
+    return [endpoint for endpoint in _enabled(table) if endpoint.local is not None]
+
+
+def _local_state(endpoint: Endpoint, load: EngineLoad) -> Mapping[str, Any]:
+    return {"endpoint": endpoint.id, "ready": load.ready, "reason": load.reason}
+
+
+async def run(
+    settings: Settings,
+    env: Mapping[str, str],
+    redactor: Redactor,
+    *,
+    announce: Announce = lambda _url: None,
+) -> None:
+    """Build, listen, and serve until a signal; raises ConfigError."""
+    service = build(settings, env, redactor)
+    hangups: set[asyncio.Task[None]] = set()  # the loop keeps weak references only
+
+    def reload() -> None:
+        task = asyncio.create_task(service.reloader.try_reload(), name="reload")
+        hangups.add(task)
+        task.add_done_callback(hangups.discard)
+
+    await serve(service.application, service.edge, announce=announce, hangup=reload)

@@ -1,0 +1,229 @@
+"""The `ionrouter` command: parses arguments, calls one part, prints. A user's fault is one line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ionrouter import __version__, log
+from ionrouter.errors import ConfigError, IonrouterError
+from ionrouter.redact import Redactor
+from ionrouter.settings import Settings, load_settings
+
+LOG_TEXT_BYTES = 16 * 1024  # a traceback is longer than what an upstream may put in a log
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for what went wrong, 2 for wrong arguments."""
+    args = parser().parse_args(argv)
+    log.configure(log_format="console", level="error", cache=False)  # commands print; only serve logs more
+    run: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return run(args)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"ionrouter: {problem}", file=sys.stderr)
+        return 1
+    except IonrouterError as error:
+        print(f"ionrouter: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `ionrouter graph | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    root = argparse.ArgumentParser(prog="ionrouter", description="An OpenRouter you run yourself.")
+    root.add_argument("--version", action="version", version=f"ionrouter {__version__}")
+    commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("--config", type=Path, metavar="FILE", help="routes.yaml to use")
+        sub.set_defaults(run=run)
+        return sub
+
+    serve = command("serve", run_serve, "start the server")
+    serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    serve.add_argument("--port", type=int, help="port to listen on (default 8080; 0 takes a free one)")
+    serve.add_argument("--no-auth", action="store_const", const=True, help="serve everybody, without keys")
+    serve.add_argument(
+        "--require-keys", action="store_const", const=True, help="ask for keys on loopback too"
+    )
+    command("check", run_check, "report every problem of routes.yaml")
+    explain = command("explain", run_explain, "show where a request for a model would go, and why")
+    explain.add_argument("model")
+    _add_url(explain)
+    command("graph", run_graph, "print the routes as a Mermaid flowchart")
+    pull = command("pull", run_pull, "fetch a local model's weights")
+    pull.add_argument("model")
+    add = command("add", run_add, "write an entry for a model into routes.yaml")
+    add.add_argument("model")
+    add.add_argument("--provider", help="slug in routes.yaml (default: every one that is known to have it)")
+    add.add_argument("--as", dest="upstream", metavar="NAME", help="the provider's own name of the model")
+    stats = command("stats", run_stats, "show a running server's latency, throughput and uptime per route")
+    stats.add_argument("model", nargs="?")
+    _add_url(stats)
+    _add_keys(command("keys", _needs_action, "make and manage API keys"))
+    return root
+
+
+def _add_url(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--url", help="the running server (default: IONROUTER_HOST and IONROUTER_PORT)")
+
+
+def _add_keys(keys: argparse.ArgumentParser) -> None:
+    actions = keys.add_subparsers(title="actions", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make a key and print it, this once")
+    create.add_argument("name")
+    create.add_argument("--management", action="store_true", help="for management routes, not for inference")
+    create.set_defaults(run=run_keys_create)
+    listing = actions.add_parser("list", help="list all keys")
+    listing.set_defaults(run=run_keys_list)
+    for name, run in (
+        ("disable", run_keys_disable),
+        ("enable", run_keys_enable),
+        ("delete", run_keys_delete),
+    ):
+        action = actions.add_parser(name, help=f"{name} a key")
+        action.add_argument("key", help="name, hash, or the first 6 digits of the hash")
+        action.set_defaults(run=run)
+
+
+def _needs_action(_args: argparse.Namespace) -> int:
+    raise ConfigError("keys: say create, list, disable, enable or delete")
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    given = {
+        name: getattr(args, name, None) for name in ("config", "host", "port", "no_auth", "require_keys")
+    }
+    return load_settings(**given)
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve until a signal says stop."""
+    settings = _settings(args)
+    redactor = Redactor()
+    log.configure(
+        log_format=settings.log_format,
+        level=settings.log_level,
+        redact=lambda text: redactor(text, LOG_TEXT_BYTES),
+    )
+    asyncio.run(_serve(settings, redactor))
+    return 0
+
+
+async def _serve(settings: Settings, redactor: Redactor) -> None:
+    from ionrouter.app import run  # the parts take 0.5 s to import; --help and keys need none of them
+
+    await run(settings, os.environ, redactor, announce=_announce)
+
+
+def _announce(url: str) -> None:
+    print(f"ionrouter listens on {url} (clients: base_url={url}/api/v1)", file=sys.stderr, flush=True)
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Report all problems at once; warnings alone are no failure."""
+    from ionrouter.routing import catalog
+
+    path = _settings(args).config_path
+    problems = catalog.check(path, os.environ)
+    for problem in problems:
+        print(f"{path}: {problem.severity}: {problem}")
+    num_errors = sum(problem.severity == "error" for problem in problems)
+    num_warnings = len(problems) - num_errors
+    print(f"{path}: {num_errors or 'no'} errors, {num_warnings or 'no'} warnings")
+    return 1 if num_errors else 0
+
+
+def run_explain(args: argparse.Namespace) -> int:
+    """Ask a running server, which has measured; without one, read routes.yaml and say so."""
+    from ionrouter.commands import explain
+
+    return explain.run(_settings(args), args.model, url=args.url, is_offline=args.config is not None)
+
+
+def run_graph(args: argparse.Namespace) -> int:
+    """Print Mermaid."""
+    from ionrouter.routing import catalog, graph
+
+    print(graph.mermaid(catalog.load(_settings(args).config_path, os.environ)))
+    return 0
+
+
+def run_pull(args: argparse.Namespace) -> int:
+    """Fetch the weights of every local endpoint of a model."""
+    from ionrouter.commands import pull
+
+    settings = _settings(args)
+    for path in pull.fetch_all(settings, args.model):
+        print(path)
+    return 0
+
+
+def run_add(args: argparse.Namespace) -> int:
+    """Write an entry and say which."""
+    from ionrouter.routing.edit import add_model
+
+    path = _settings(args).config_path
+    added = add_model(path, args.model, args.provider, model=args.upstream, env=os.environ)
+    for endpoint in added.endpoints:
+        print(f"{path}: {args.model} at {endpoint.provider} as {endpoint.model}")
+    if added.is_unchanged:
+        print(f"{path}: {args.model} is there already")
+    return 0
+
+
+def run_stats(args: argparse.Namespace) -> int:
+    """Print the running server's figures as a table."""
+    from ionrouter.commands import stats
+
+    return stats.run(_settings(args), url=args.url, model=args.model)
+
+
+def run_keys_create(args: argparse.Namespace) -> int:
+    """Print the new key alone on stdout, so that it can be piped."""
+    from ionrouter.commands import keys
+
+    return keys.create(_settings(args), args.name, "management" if args.management else "inference")
+
+
+def run_keys_list(args: argparse.Namespace) -> int:
+    """Print all keys, without the keys."""
+    from ionrouter.commands import keys
+
+    return keys.show(_settings(args))
+
+
+def run_keys_disable(args: argparse.Namespace) -> int:
+    """Refuse a key from now on."""
+    from ionrouter.commands import keys
+
+    return keys.set_disabled(_settings(args), args.key, True)
+
+
+def run_keys_enable(args: argparse.Namespace) -> int:
+    """Accept a key again."""
+    from ionrouter.commands import keys
+
+    return keys.set_disabled(_settings(args), args.key, False)
+
+
+def run_keys_delete(args: argparse.Namespace) -> int:
+    """Forget a key."""
+    from ionrouter.commands import keys
+
+    return keys.delete(_settings(args), args.key)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""What the longer commands do and print. Only cli imports this."""

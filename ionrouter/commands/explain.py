@@ -1,0 +1,93 @@
+"""`ionrouter explain`: every endpoint of a model with its figures, or the filter that removed it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ionrouter.api.operations import plain
+from ionrouter.commands.client import ServerUnreachable, ask, server_url
+from ionrouter.commands.console import make_console
+from ionrouter.reload import load_table
+from ionrouter.router import Router
+from ionrouter.schema.request import InferenceRequest
+from ionrouter.settings import Settings
+
+# A thousand prompt tokens, so that prompt prices count.
+EXAMPLE_PROMPT_TOKENS = 1000
+
+
+def run(settings: Settings, model: str, *, url: str | None, is_offline: bool) -> int:
+    """Print the dry run; the live one unless a file is named or nobody listens."""
+    console = make_console()
+    if is_offline and url is None:
+        explanation = dry_run(settings, model)
+        console.print("[dim]from routes.yaml alone, nothing measured[/dim]")
+    else:
+        explanation = _ask(settings, model, url, console)
+    show(explanation, console)
+    return 0
+
+
+def _ask(settings: Settings, model: str, url: str | None, console: Console) -> Mapping[str, Any]:
+    base = server_url(settings, url)
+    body = {"model": model, "messages": [{"role": "user", "content": "x" * 4 * EXAMPLE_PROMPT_TOKENS}]}
+    try:
+        explanation: Mapping[str, Any] = ask(settings, base, "/api/v1/routing/explain", body)["data"]
+    except ServerUnreachable:
+        if url is not None:
+            raise
+        console.print(f"[dim]no server at {base}; from routes.yaml alone, nothing measured[/dim]")
+        return dry_run(settings, model)
+    console.print(f"[dim]as measured by {base}[/dim]")
+    return explanation
+
+
+def dry_run(settings: Settings, model: str) -> Mapping[str, Any]:
+    """Explain with priors only; raises RequestError for a model nobody serves."""
+    table = load_table(settings.config_path, os.environ, settings.cache_dir / "lists")
+    request = InferenceRequest("explain", "chat", model, {}, prompt_tokens=EXAMPLE_PROMPT_TOKENS)
+    found: Mapping[str, Any] = plain(Router(table, {}).explain(request))
+    return found
+
+
+def show(explanation: Mapping[str, Any], console: Console) -> None:
+    """Print candidates in the order of trying, then what was left out and why."""
+    console.print(f"[bold]{explanation['requested_model']}[/bold] -> {' -> '.join(explanation['models'])}")
+    console.print(f"strategy {explanation['strategy']}: {explanation['reason']}")
+    if explanation["candidates"]:
+        console.print(_candidates(explanation["candidates"]))
+    if explanation["excluded"]:
+        console.print(_excluded(explanation["excluded"]))
+
+
+def _candidates(rows: list[Mapping[str, Any]]) -> Table:
+    table = Table(title="would be tried", title_justify="left")
+    table.add_column("endpoint", overflow="fold")
+    for heading in ("$/M in", "$/M out", "time", "first token", "success", "score $", "share"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row["endpoint_id"],
+            f"{row['prompt_price']:g}",
+            f"{row['completion_price']:g}",
+            f"{row['expected_s']:.2f} s",
+            f"{row['expected_ttft_s']:.2f} s",
+            f"{row['success_rate']:.1%}",
+            f"{row['score']:.6f}",
+            f"{row['share']:.0%}",
+        )
+    return table
+
+
+def _excluded(rows: list[Mapping[str, Any]]) -> Table:
+    table = Table(title="left out", title_justify="left")
+    for heading in ("endpoint", "filter", "reason"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(row["endpoint_id"], row["filter"], row["reason"])
+    return table

@@ -1,0 +1,121 @@
+"""Takes a changed routes.yaml into a running router: read, check, compile, swap; a bad file changes nothing.
+
+Knows the file, the table and the upstreams' lists; what else follows a swap is the `on_swap` it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ionrouter.errors import ConfigError, RequestError
+from ionrouter.router import Router
+from ionrouter.routing import catalog, discovery, graph
+from ionrouter.routing.table import RoutingTable
+
+_log = structlog.get_logger(__name__)
+
+POLL_S = 1.0
+SETTLE_S = 0.1  # a file is taken when it reads the same twice, so far apart: editors save in pieces
+DISCOVER_EVERY_S = 3600.0
+
+
+def load_table(path: Path, env: Mapping[str, str], lists: Path) -> RoutingTable:
+    """Read and compile routes.yaml with what upstreams listed last; raises ConfigError with all problems."""
+    loaded = catalog.load(path, env)
+    for warning in loaded.warnings:
+        _log.warning("routes_warned", problem=str(warning))
+    return graph.compile_table(discovery.with_cached(loaded, lists).catalog, env)
+
+
+@dataclass(slots=True)
+class Reloader:
+    """The file's watcher. `problem` is why the newest version of it is not in use."""
+
+    path: Path
+    env: Mapping[str, str]
+    lists: Path  # folder of what upstreams listed
+    router: Router
+    fetch: discovery.Fetch
+    on_swap: Callable[[RoutingTable], None]
+    loaded_at: float = field(default_factory=time.time)
+    problem: str | None = None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def reload(self) -> Mapping[str, Any]:
+        """Load and swap; raises RequestError 400 with every problem of a bad file, which changes nothing."""
+        async with self._lock:
+            try:
+                table = await self._fresh_table()
+            except ConfigError as error:
+                self._keep_old(error)
+                raise RequestError(
+                    f"{self.path.name} has errors; the routes in use stay: {error}",
+                    metadata={"problems": [str(problem) for problem in error.problems]},
+                ) from error
+            return self._swap(table)
+
+    async def watch(self) -> None:
+        """Reload whenever the file changes and holds still; runs until cancelled."""
+        seen = await asyncio.to_thread(_digest, self.path)
+        while True:
+            await asyncio.sleep(POLL_S)
+            digest = await asyncio.to_thread(_digest, self.path)
+            if digest == seen or digest is None:
+                continue
+            await asyncio.sleep(SETTLE_S)
+            if await asyncio.to_thread(_digest, self.path) != digest:
+                continue  # still being written
+            seen = digest
+            await self.try_reload()
+
+    async def try_reload(self) -> None:
+        """Reload for nobody in particular: what is wrong is in the log and in /health."""
+        try:
+            await self.reload()
+        except RequestError:
+            pass  # told by _keep_old
+        except Exception:
+            _log.exception("routes_reload_crashed", path=str(self.path))
+
+    async def discover(self) -> None:
+        """Ask upstreams for their lists now and every hour; runs until cancelled."""
+        while True:
+            if any(provider.discover for provider in self.router.table.providers.values()):
+                await self.try_reload()
+            await asyncio.sleep(DISCOVER_EVERY_S)
+
+    async def _fresh_table(self) -> RoutingTable:
+        loaded = await asyncio.to_thread(catalog.load, self.path, self.env)
+        found = await discovery.discover(loaded, self.fetch, self.lists, self.env, time.time())
+        for listing in found.listings:
+            if listing.problem:
+                _log.warning("models_not_listed", provider=listing.slug, problem=listing.problem)
+        return await asyncio.to_thread(graph.compile_table, found.catalog, self.env)
+
+    def _swap(self, table: RoutingTable) -> Mapping[str, Any]:
+        changes = graph.diff(self.router.table, table).lines()
+        self.router.table = table
+        self.loaded_at, self.problem = time.time(), None
+        self.on_swap(table)
+        _log.info("routes_reloaded", version=table.version, changes=changes)
+        return {"version": table.version, "changed": bool(changes), "changes": changes}
+
+    def _keep_old(self, error: ConfigError) -> None:
+        self.problem = str(error)
+        _log.error("routes_refused", path=str(self.path), problems=[str(p) for p in error.problems])
+
+
+def _digest(path: Path) -> str | None:
+    """Hash the file; None while there is none to read (the last good version stays)."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
