@@ -46,13 +46,13 @@ def test_a_tensor_that_the_decoder_would_not_read_is_refused(tmp_path: Path) -> 
     ("key", "value", "message"),
     [
         ("llama.block_count", None, "no 'llama.block_count'"),
-        ("llama.block_count", 3, "'blk.2.attn_norm.weight' [64] is missing"),
+        ("llama.block_count", 1, "'blk.1.attn_k.weight' is not part of a llama decoder of 1 layers"),
+        ("llama.block_count", 3, "3 layers announced"),
         ("llama.block_count", 1_000_000, "1000000 layers announced"),
         ("llama.block_count", 2**31, "'llama.block_count' is 2147483648, outside"),
         ("llama.embedding_length", 0, "'llama.embedding_length' is 0, outside"),
         ("llama.embedding_length", "64", "not a whole number"),
         ("llama.attention.head_count_kv", 3, "4 query heads cannot share 3"),
-        ("llama.attention.key_length", 15, "head size 15 is odd"),
         ("llama.attention.key_length", 32, "different sizes"),
         ("llama.attention.layer_norm_rms_epsilon", 0.0, "not positive"),
         ("llama.rope.freq_base", float("nan"), "not positive and finite"),
@@ -66,6 +66,15 @@ def test_metadata_that_makes_no_sense_is_refused_by_key(
     tmp_path: Path, key: str, value: Any, message: str
 ) -> None:
     assert message in fault_of_gguf(tmp_path, SHAPE.weights(1), **{key: value})
+
+
+def test_an_odd_head_is_refused(tmp_path: Path) -> None:
+    odd = {
+        "llama.attention.key_length": 15,
+        "llama.attention.value_length": 15,
+        "llama.rope.dimension_count": 15,
+    }
+    assert "head size 15 is odd" in fault_of_gguf(tmp_path, SHAPE.weights(1), **odd)
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
