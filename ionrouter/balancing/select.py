@@ -80,10 +80,7 @@ def _strategy(request: InferenceRequest, settings: RoutingSettings) -> tuple[str
 def _screened(
     route: ModelRoute, request: InferenceRequest, scene: Scene
 ) -> tuple[list[Endpoint], list[Exclusion]]:
-    """Part a model's endpoints into those that may serve and those that may not.
-
-    Where some endpoints declare what the request needs, those that declare nothing are left out too.
-    """
+    """Part a model's endpoints into those that may serve and those that may not."""
     kept: list[Endpoint] = []
     out: list[Exclusion] = []
     for endpoint in route.endpoints:
@@ -93,12 +90,6 @@ def _screened(
             kept.append(endpoint)
         else:
             out.append(exclusion)
-    needs = contract_needs(request)
-    declared = [e for e in kept if all(declares(e, name) for name in needs)]
-    if needs and declared:
-        reason = f"others of this model declare {', '.join(sorted(needs))}"
-        out += [Exclusion(e, route, "capability", reason) for e in kept if e not in declared]
-        kept = declared
     return kept, out
 
 
@@ -126,7 +117,7 @@ def _first_given(*values: float | None) -> float:
 
 
 def _ranked(candidate: Candidate, strategy: Strategy, request: InferenceRequest, scene: Scene) -> Ranked:
-    """Rank: misses the preferred speed, tier, place in `order`, loses parameters, had an outage."""
+    """Rank: misses the preferred speed, tier, place in `order`, may lose parameters, had an outage."""
     prefs = request.preferences
     view = View(candidate, scene.book.of(candidate.endpoint), request, scene.now)
     is_merged = prefs.sort is not None and prefs.sort_partition == "none"
@@ -134,10 +125,16 @@ def _ranked(candidate: Candidate, strategy: Strategy, request: InferenceRequest,
         int(lags_behind(view)),
         0 if is_merged else candidate.tier,
         _place(prefs.order, candidate.endpoint),
-        int(bool(lost_parameters(request, candidate.endpoint))),
+        int(not _takes_all(request, candidate.endpoint)),
         int(strategy.shuns_outages and view.health.has_outage(scene.now)),
     )
     return Ranked(view, rank, strategy.key(view))
+
+
+def _takes_all(request: InferenceRequest, endpoint: Endpoint) -> bool:
+    """Ask whether nothing would be dropped, and what changes the answer's contract is declared."""
+    needs = contract_needs(request)
+    return all(declares(endpoint, name) for name in needs) and not lost_parameters(request, endpoint)
 
 
 def _place(order: tuple[str, ...], endpoint: Endpoint) -> int:

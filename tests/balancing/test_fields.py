@@ -1,0 +1,171 @@
+"""Which fields reach an endpoint."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from ionrouter.balancing.fields import (
+    contract_needs,
+    fit,
+    lost_parameters,
+    may_support,
+    options_for,
+    undeclared_parameters,
+)
+from ionrouter.routing.table import Endpoint, Provider
+from ionrouter.schema.request import InferenceRequest, ProviderPreferences
+from tests.support.routes import endpoint, request
+
+MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+
+
+def asked(**body: Any) -> InferenceRequest:
+    known = frozenset(body) & {
+        "temperature",
+        "top_k",
+        "seed",
+        "tools",
+        "tool_choice",
+        "logprobs",
+        "max_tokens",
+    }
+    return request(body={"messages": MESSAGES, **body}, parameters=known)
+
+
+def declaring(*names: str, **provider: Any) -> Endpoint:
+    return endpoint(
+        "a",
+        supported_parameters=frozenset(names),
+        provider=Provider(slug="a", name="A", type="openai", **provider),
+    )
+
+
+def test_supported_parameters_are_sent_and_unsupported_sampling_ones_dropped_and_listed() -> None:
+    fitted = fit(asked(temperature=0.5, top_k=5, seed=9007199254740993), declaring("temperature", "seed"))
+    assert fitted.body == {"messages": MESSAGES, "temperature": 0.5, "seed": 9007199254740993}
+    assert fitted.dropped == ("top_k",)
+
+
+def test_an_endpoint_that_declares_nothing_gets_every_known_parameter() -> None:
+    fitted = fit(asked(temperature=0.5, tools=[{"type": "function"}], n=2), declaring())
+    assert set(fitted.body) == {"messages", "temperature", "tools", "n"}
+    assert fitted.dropped == ()
+
+
+def test_unknown_fields_go_only_where_they_are_forwarded() -> None:
+    assert fit(asked(my_ext={"a": [1]}), declaring()).dropped == ("my_ext",)
+    assert fit(asked(my_ext={"a": [1]}), declaring(forward_unknown=True)).body["my_ext"] == {"a": [1]}
+    assert fit(asked(my_ext=1), declaring("my_ext")).body["my_ext"] == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model", "models", "stream", "stream_options", "provider", "plugins", "session_id", "ionrouter",
+        "route", "api_base", "base_url", "api_key", "custom_llm_provider", "model_list", "fallbacks",
+        "extra_headers", "extra_body", "litellm_metadata",
+    ],
+)  # fmt: skip
+def test_gateway_and_client_library_names_never_reach_an_upstream(name: str) -> None:
+    fitted = fit(asked(**{name: "x"}), declaring(name, forward_unknown=True))
+    assert name not in fitted.body and name not in fitted.dropped
+
+
+def test_another_router_gets_the_callers_provider_object() -> None:
+    raw = {"order": ["together"]}
+    sent = request(gateway_fields={"provider": raw})
+    assert fit(sent, declaring(forward_provider=True)).body["provider"] == raw
+    assert "provider" not in fit(sent, declaring()).body
+
+
+def test_the_clients_body_is_never_changed_and_never_shared() -> None:
+    """G44"""
+    sent = asked(tools=[{"type": "function", "function": {"name": "f"}}])
+    before = copy.deepcopy(sent.body)
+    body: Any = fit(sent, declaring()).body
+    body["messages"][0]["content"][0]["text"] = "changed"
+    body["tools"][0]["function"]["name"] = "g"
+    assert sent.body == before
+
+
+def test_null_content_of_a_tool_call_stays() -> None:
+    messages = [{"role": "assistant", "content": None, "tool_calls": []}]
+    assert fit(request(body={"messages": messages}), declaring()).body["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    ("body", "declared", "sent"),
+    [
+        ({"max_tokens": 5}, (), {"max_tokens": 5}),
+        ({"max_completion_tokens": 5}, (), {"max_tokens": 5}),
+        ({"max_completion_tokens": 5}, ("max_tokens",), {"max_tokens": 5}),
+        ({"max_tokens": 5}, ("max_completion_tokens",), {"max_completion_tokens": 5}),
+        ({"max_tokens": 9, "max_completion_tokens": 5}, (), {"max_tokens": 5}),
+        (
+            {"max_tokens": 9, "max_completion_tokens": 5},
+            ("max_tokens", "max_completion_tokens"),
+            {"max_completion_tokens": 5},
+        ),
+        ({"max_tokens": 5}, ("temperature",), {"max_tokens": 5}),
+        ({"max_tokens": None}, (), {}),
+    ],
+)
+def test_exactly_one_name_for_the_length_limit_is_sent(
+    body: dict[str, Any], declared: tuple[str, ...], sent: dict[str, Any]
+) -> None:
+    """G136; a limit is never dropped, it is money."""
+    fitted = fit(asked(**body), declaring(*declared))
+    assert {k: v for k, v in fitted.body.items() if k != "messages"} == sent
+    assert fitted.dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "needs"),
+    [
+        ({"tools": [{}]}, {"tools"}),
+        ({"tools": []}, set()),
+        ({"tool_choice": "auto"}, set()),
+        ({"tool_choice": "required"}, {"tool_choice"}),
+        ({"tool_choice": "none"}, {"tool_choice"}),
+        ({"response_format": {"type": "text"}}, set()),
+        ({"response_format": {"type": "json_schema"}}, {"response_format"}),
+        ({"logprobs": True}, {"logprobs"}),
+        ({"logprobs": False}, set()),
+        ({"logprobs": 0}, {"logprobs"}),  # completions: 0 means "no alternatives", and asks for them
+        ({"n": 1}, set()),
+        ({"n": 2}, {"n"}),
+        ({"modalities": ["text", "audio"]}, {"modalities"}),
+        ({"temperature": 1.0}, set()),
+    ],
+)
+def test_what_changes_the_answers_contract_depends_on_the_value(
+    body: dict[str, Any], needs: set[str]
+) -> None:
+    assert contract_needs(asked(**body)) == needs
+
+
+def test_declaring_structured_outputs_declares_a_response_format() -> None:
+    assert may_support(declaring("structured_outputs"), "response_format")
+    assert not may_support(declaring("temperature"), "response_format")
+    assert may_support(declaring("max_tokens"), "max_completion_tokens")
+
+
+def test_lost_and_undeclared_parameters() -> None:
+    sent = asked(temperature=1, top_k=2, tools=[{}])
+    assert lost_parameters(sent, declaring("temperature")) == ("tools", "top_k")
+    assert lost_parameters(sent, declaring()) == ()
+    assert undeclared_parameters(sent, declaring("temperature", "tools")) == ("top_k",)
+    assert undeclared_parameters(sent, declaring()) == ("tools",)
+
+
+def test_provider_options_reach_the_named_provider_without_what_no_caller_may_set() -> None:
+    prefs = ProviderPreferences(
+        options={
+            "A": {"safe_prompt": True, "api_base": "http://x", "model": "other", "litellm_params": {}},
+            "b": {"raw": 1},
+        }
+    )
+    assert options_for(request(preferences=prefs), declaring()) == {"safe_prompt": True}
