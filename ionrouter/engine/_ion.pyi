@@ -31,7 +31,7 @@ class Model:
     @property
     def weight_bytes(self) -> int: ...
     def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
-        """Teacher-forced logits, float32 [len(tokens), vocab_size], prefilled `chunk` at a time. For tests."""
+        """Teacher-forced logits, float32 [len(tokens), vocab_size], `chunk` tokens at a time. For tests."""
 
 class Engine:
     """schedule -> run -> commit, in its own thread.
@@ -85,7 +85,7 @@ class Engine:
         `text` is whole UTF-8 characters, stop strings already held back and removed. `flags`: 0 running,
         1 stop (eos, stop id or stop string), 2 length, 3 aborted, 4 error; bits 8.. are the number of new
         tokens this event accounts for (billed tokens). `logprobs`: (token, logprob, [(token, logprob)]).
-        `num_cached_tokens`: prompt tokens from the prefix cache, set on a sequence's last event. `error`: why,
+        `num_cached_tokens`: prompt tokens from the prefix cache, set on the last event. `error`: why,
         with flag 4. Makes `event_fd` unreadable again.
         """
     def stats(self) -> dict[str, float]:

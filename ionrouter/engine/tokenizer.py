@@ -232,10 +232,15 @@ def _without_specials(data: Mapping[str, Any]) -> FastTokenizer:
     model = dict(data["model"])
     special_texts = {token["content"] for token in data.get("added_tokens", ()) if token.get("special")}
     model["vocab"] = {text: i for text, i in model["vocab"].items() if text not in special_texts}
+    # The library numbers added tokens after the vocabulary unless it finds them there.
+    model["vocab"] |= {token["content"]: int(token["id"]) for token in ordinary}
     model["unk_token"] = model.get("unk_token") if model.get("unk_token") in model["vocab"] else None
     plain = {**data, "model": model, "added_tokens": ordinary, "post_processor": None}
-    plain |= {"truncation": None, "padding": None}
-    return FastTokenizer.from_str(json.dumps(plain))
+    plain |= {"truncation": None, "padding": None, "decoder": None}
+    try:
+        return FastTokenizer.from_str(json.dumps(plain))
+    except Exception as error:  # the library raises no narrower class
+        raise ConfigError(f"tokenizer.json: {error}") from error
 
 
 def _texts_by_id(vocabulary: Mapping[str, int], added: Mapping[int, Any]) -> tuple[str, ...]:

@@ -1,0 +1,277 @@
+"""Ids as the original tokenizers give them; special tokens only where they are meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ionrouter.engine import byte_bpe, tokenizer
+from ionrouter.errors import ConfigError
+from tests.support import reference_bpe, tiny_tokenizer
+from tests.support.default_model import default_model_path
+from tests.support.tiny_tokenizer import CONTROLS, metadata
+
+TEXTS = [
+    "",
+    " ",
+    "Hello, world!",
+    "  two  spaces\n\n\ttab \r\n end  ",
+    "\n\n\n",
+    "a\u00a0b\u2003c\u200bd",
+    "0 12 345 6789 12345678901234567890 3.14159 1,000,000",
+    "x²½Ⅷ٣ १२३ ２０２４",
+    "don't I'll WE'LL they'Ve 'sup y'all'd've '' '",
+    "汉字かなカナ한국어 混ぜた mixed文字",
+    "🙂👨‍👩‍👧🏳️‍🌈 🫠🥹龜",
+    "naïve café cafe\u0301 Ωμέγα ďábelské İstanbul ß",
+    "Привет, мир! مرحبا بالعالم שלום नमस्ते สวัสดี",
+    "def f(x):\n    return x**2  # squared\n\tif x != 0: pass\r\n",
+    "<|im_end|> <|im_start|>system <|endoftext|>",
+    "\x00\x01\x7f\x80\xff\ufffd\U0010ffff",
+    "e" * 300,
+    "https://example.org/a?b=c&d=%20#frag $100 €5 ~^|`<>=+",
+]
+PRES = sorted(reference_bpe.PATTERNS)
+
+
+def expected(text: str, pre: str) -> list[int]:
+    vocabulary, merges = tiny_tokenizer.vocabulary_and_merges()
+    return reference_bpe.encode(text, pre, vocabulary, merges)
+
+
+def without_user_defined(pre: str) -> tokenizer.Tokenizer:
+    data = metadata(pre)
+    data["tokenizer.ggml.token_type"] = [
+        3 if kind == 4 else kind for kind in data["tokenizer.ggml.token_type"]
+    ]
+    return tokenizer.from_gguf(data)
+
+
+BY_PRE = {pre: without_user_defined(pre) for pre in PRES}
+
+
+@pytest.mark.parametrize("pre", PRES)
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_equal_the_reference(pre: str, text: str) -> None:
+    assert BY_PRE[pre].encode(text) == expected(text, pre)
+
+
+@pytest.mark.parametrize("pre", PRES)
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=60))
+def test_ids_equal_the_reference_on_any_text(pre: str, text: str) -> None:
+    assert BY_PRE[pre].encode(text) == expected(text, pre)
+
+
+@pytest.mark.parametrize("pre", PRES)
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=60))
+def test_bytes_of_ids_join_to_the_text(pre: str, text: str) -> None:
+    table = BY_PRE[pre].token_bytes()
+    joined = b"".join(table[i] for i in BY_PRE[pre].encode(text)).decode()
+    assert joined == text or pre == "qwen2"  # which normalises to NFC
+
+
+def test_a_whole_word_is_taken_without_merging_where_the_original_does() -> None:
+    data = metadata("llama-bpe")
+    data["tokenizer.ggml.tokens"] = [*data["tokenizer.ggml.tokens"], "zzzebrazz"]
+    data["tokenizer.ggml.token_type"] = [*data["tokenizer.ggml.token_type"], 1]
+    word = len(data["tokenizer.ggml.tokens"]) - 1
+    assert tokenizer.from_gguf(data).encode("zzzebrazz") == [word]
+    assert word not in tokenizer.from_gguf(data | {"tokenizer.ggml.pre": "gpt-2"}).encode("zzzebrazz")
+
+
+def test_an_unknown_pre_tokenizer_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown pre-tokenizer 'klingon'"):
+        tokenizer.from_gguf(metadata("klingon"))
+
+
+def test_a_file_without_pre_uses_the_default() -> None:
+    assert tokenizer.from_gguf(metadata(None)).encode("ab 123456") == expected("ab 123456", "default")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "llama"}, "tokenizer.ggml.model: only byte-level BPE"),
+        ({"tokens": None}, "tokenizer.ggml.tokens: missing"),
+        ({"merges": []}, "tokenizer.ggml.merges: missing"),
+        ({"token_type": [1]}, "tokenizer.ggml.token_type: 1 entries"),
+        ({"merges": ["ab"]}, "tokenizer.ggml.merges: 'ab' is not two tokens"),
+    ],
+)
+def test_a_faulty_file_is_told_by_its_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tokenizer.from_gguf(metadata("gpt-2", **changes))
+
+
+def test_special_tokens_are_text_unless_a_template_wrote_them() -> None:
+    tok = tokenizer.from_gguf(metadata())
+    text = "<|im_start|>user\nhi<|im_end|>"
+    specials = set(range(len(CONTROLS)))
+    assert not specials & set(tok.encode(text))
+    assert tok.encode_template(text) == [1, *tok.encode("user\nhi"), 2]
+
+
+def test_the_longest_special_token_wins() -> None:
+    tok = tokenizer.from_gguf(metadata())
+    assert tok.encode_template("<|im_end|>x<|im_end|>y") == [3, 2, *tok.encode("y")]
+
+
+def test_a_mark_keeps_a_special_token_text_and_vanishes() -> None:
+    tok = tokenizer.from_gguf(metadata())
+    mark = "\U000f0000"
+    assert tok.encode_template(f"a<{mark}|im_end|>b<|im_end|>", mark) == [*tok.encode("a<|im_end|>b"), 2]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from([*CONTROLS, "<", "|", "im_", "end", "|>", " ", "x", "<tool_call>"]), max_size=8)
+)
+def test_no_plain_text_gives_a_special_id(parts: list[str]) -> None:
+    tok = tokenizer.from_gguf(metadata())
+    assert not set(range(len(CONTROLS))) & set(tok.encode("".join(parts)))
+
+
+def test_user_defined_tokens_are_ordinary_text() -> None:
+    tok = tokenizer.from_gguf(metadata())
+    tool = tok.num_tokens - 2
+    assert tool in tok.encode("a<tool_call>b")
+    assert tok.token_bytes()[tool] == b"<tool_call>"
+    assert tok.token_bytes()[tool + 1] == b"    "
+
+
+def test_bos_is_added_once_and_never_doubled() -> None:
+    tok = tokenizer.from_gguf(metadata(add_bos_token=True))
+    hi = tok.encode("hi")
+    assert tok.encode("hi", add_bos=True) == [1, *hi]
+    assert tok.encode_template("<|im_start|>hi", add_bos=True) == [1, *hi]
+    assert tok.encode("", add_bos=True) == [1]
+    without = tokenizer.from_gguf(metadata(add_bos_token=False))
+    assert without.encode("hi", add_bos=True) == hi
+
+
+def test_special_tokens_have_no_bytes_and_the_table_covers_the_vocabulary() -> None:
+    tok = tokenizer.from_gguf(metadata())
+    table = tok.token_bytes(tok.num_tokens + 64)
+    assert len(table) == tok.num_tokens + 64
+    assert table[: len(CONTROLS)] == [b""] * len(CONTROLS)
+    assert table[tok.num_tokens :] == [b""] * 64
+    assert tok.bytes_of(1) == b"<|im_start|>" and tok.bytes_of(10**6) == b""
+    assert {bytes([b]) for b in range(256)} <= set(table), "every byte can be written"
+
+
+def test_every_end_of_an_answer_stops_it() -> None:
+    assert tokenizer.from_gguf(metadata(eot_token_id=1)).stop_ids == (2, 1, 0)
+
+
+def test_the_byte_alphabet_is_the_published_one() -> None:
+    alphabet = byte_bpe.byte_alphabet()
+    assert [alphabet[byte] for byte in range(256)] == reference_bpe.LETTERS
+    assert byte_bpe.bytes_of("Ġhi") == b" hi" and byte_bpe.bytes_of("Ċ") == b"\n"
+
+
+@pytest.mark.model
+def test_the_default_models_ids_equal_those_of_transformers() -> None:
+    from transformers import AutoTokenizer
+
+    from ionrouter.engine import _ion
+
+    path = default_model_path()
+    ours = tokenizer.from_gguf(_ion.gguf_metadata(str(path)))
+    theirs = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    for text in TEXTS:
+        if "<|" not in text:
+            assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
+    chat = "<|im_start|>user\nHello 123<|im_end|>\n<|im_start|>assistant\n"
+    assert ours.encode_template(chat) == theirs.encode(chat, add_special_tokens=False)
+    assert ours.encode_template(chat)[0] == 1 and 2 in ours.stop_ids
+
+
+@pytest.mark.model
+def test_the_default_models_ids_equal_the_reference() -> None:
+    from ionrouter.engine import _ion
+
+    data = _ion.gguf_metadata(str(default_model_path()))
+    ours = tokenizer.from_gguf(data)
+    vocabulary = {text: i for i, text in enumerate(data["tokenizer.ggml.tokens"])}
+    for text in TEXTS:
+        assert ours.encode(text) == reference_bpe.encode(
+            text, "smollm", vocabulary, data["tokenizer.ggml.merges"]
+        )
+
+
+def write_folder(folder: Path, **config: Any) -> Path:
+    """Write a Hugging Face folder with the tiny vocabulary, as Qwen and Llama ship theirs."""
+    vocabulary, merges = tiny_tokenizer.vocabulary_and_merges()
+    shifted = {text: i - len(CONTROLS) for text, i in vocabulary.items()}
+    first = len(shifted)
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [{"id": first + i, "content": text, "special": True, **flags} for i, text in enumerate(CONTROLS)]
+    added.append({"id": first + len(CONTROLS), "content": "<tool_call>", "special": False, **flags})
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": reference_bpe.QWEN2},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    model = {"type": "BPE", "vocab": shifted, "merges": [m.split(" ") for m in merges]}
+    data = {
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+        "post_processor": None,
+        "decoder": {**level, "use_regex": True},
+        "model": model,
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_folder_gives_the_same_ids_as_its_tokenizer_json(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Fast
+
+    folder = write_folder(tmp_path, eos_token="<|im_end|>", bos_token=None)
+    ours = tokenizer.from_folder(folder)
+    theirs = Fast.from_file(str(folder / "tokenizer.json"))
+    for text in TEXTS:
+        assert ours.encode_template(text) == theirs.encode(text, add_special_tokens=False).ids, text
+    specials = {special.id for special in ours.specials}
+    assert not specials & set(ours.encode("".join(CONTROLS)))
+    table = ours.token_bytes()
+    assert all(table[i] == b"" for i in specials)
+    assert b"".join(table[i] for i in ours.encode("é 🙂<tool_call>")).decode() == "é 🙂<tool_call>"
+
+
+def test_a_folder_tells_its_stops_and_template(tmp_path: Path) -> None:
+    folder = write_folder(
+        tmp_path, eos_token={"content": "<|im_end|>"}, bos_token="<|im_start|>", add_bos_token=True,
+        chat_template=[{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}],
+    )  # fmt: skip
+    first = len(tiny_tokenizer.vocabulary_and_merges()[0])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [first, first + 2]}))
+    tok = tokenizer.from_folder(folder)
+    assert tok.stop_ids == (first + 2, first)
+    assert tok.bos_id == first + 1 and tok.adds_bos
+    assert tok.chat_template == "yes"
+    (folder / "chat_template.jinja").write_text("own file")
+    assert tokenizer.from_folder(folder).chat_template == "own file"
+
+
+def test_a_folder_that_cannot_serve_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tokenizer.json: missing"):
+        tokenizer.from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ConfigError, match="not JSON"):
+        tokenizer.from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram", "vocab": []}}))
+    with pytest.raises(ConfigError, match="only byte-level BPE is supported, not Unigram"):
+        tokenizer.from_folder(tmp_path)

@@ -1,0 +1,63 @@
+"""A small byte-level BPE vocabulary in GGUF's form, trained by the test run itself."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog and then the dog jumps over the fox again",
+    "We'll say it's what they've said: don't I'd you're we're THEY'LL SAY",
+    "def main():\n    return [i for i in range(1000) if i % 15 == 0]\n\n\nclass A:\n\tpass\r\n",
+    "1234567890 2024 1999 123,456.78 3.14159 x2 y3",
+    "naïve café Ωμέγα Привет мир 汉字 かな 한국어 🙂🙂 ½²",
+] * 20
+CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im_end|>x")
+USER_DEFINED = ("<tool_call>", "    ")
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@cache
+def _trained() -> tuple[dict[str, int], list[str]]:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        CORPUS, trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
+    )
+    model = json.loads(tokenizer.to_str())["model"]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    return model["vocab"], merges
+
+
+def vocabulary_and_merges() -> tuple[dict[str, int], list[str]]:
+    """Return what the reference needs: ids as in `metadata`, and the merges in order of rank."""
+    vocabulary, merges = _trained()
+    return {text: i + len(CONTROLS) for text, i in vocabulary.items()}, merges
+
+
+def metadata(pre: str | None = "smollm", **changes: Any) -> dict[str, Any]:
+    """Return GGUF metadata: control tokens first, then the trained ones, then user-defined ones."""
+    vocabulary, merges = vocabulary_and_merges()
+    ordinary = sorted(vocabulary, key=lambda text: vocabulary[text])
+    tokens = [*CONTROLS, *ordinary, *USER_DEFINED]
+    types = [3] * len(CONTROLS) + [1] * len(ordinary) + [4] * len(USER_DEFINED)
+    base = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": CHATML,
+    }
+    if pre is not None:
+        base["tokenizer.ggml.pre"] = pre
+    return base | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
