@@ -139,8 +139,9 @@ def wiring_of_table(table: RoutingTable) -> Wiring:
             link(Node(Kind.MODEL, model.id), Node(Kind.ENDPOINT, endpoint.id), position)
             link(Node(Kind.ENDPOINT, endpoint.id), Node(Kind.PROVIDER, endpoint.provider.slug))
             link(Node(Kind.PROVIDER, endpoint.provider.slug), Node(Kind.DOMAIN, endpoint.domain))
-        for position, fallback in enumerate(model.fallbacks, 1):
-            link(Node(Kind.MODEL, model.id), Node(Kind.MODEL, fallback), position)
+        for position, fallback in enumerate(model.listed_fallbacks or model.fallbacks, 1):
+            target = table.aliases.get(fallback, fallback)
+            link(Node(Kind.MODEL, model.id), Node(Kind.MODEL, target), position)
     for pattern in table.patterns:
         link(Node(Kind.PATTERN, pattern.glob), Node(Kind.PROVIDER, pattern.endpoint.provider.slug))
     return Wiring(tuple(nodes), tuple(edges))

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from itertools import chain, count
 from pathlib import Path
 from typing import get_args
@@ -25,7 +24,7 @@ from ionrouter.routing.table import (
     ProviderType,
     Timeouts,
 )
-from ionrouter.routing.values import Reach, reach
+from ionrouter.routing.values import Reach, per_token, reach
 
 THIS_MACHINE = "this-machine"  # the failure domain of everything that runs here
 PROVIDER_TYPES: tuple[ProviderType, ...] = get_args(ProviderType)
@@ -150,8 +149,8 @@ def price_of(draft: Draft) -> tuple[Price, PriceSource]:
 
 def _per_token(written: PricesSpec, known: Price | None) -> Price:
     known = known or Price()
-    prompt, completion = _dollars_per_token(written.prompt), _dollars_per_token(written.completion)
-    cache_read, cache_write = _dollars_per_token(written.cache_read), _dollars_per_token(written.cache_write)
+    prompt, completion = _optional(written.prompt), _optional(written.completion)
+    cache_read, cache_write = _optional(written.cache_read), _optional(written.cache_write)
     return Price(
         prompt=known.prompt if prompt is None else prompt,
         completion=known.completion if completion is None else completion,
@@ -161,9 +160,8 @@ def _per_token(written: PricesSpec, known: Price | None) -> Price:
     )
 
 
-def _dollars_per_token(per_million: float | None) -> float | None:
-    # In decimal, so that 0.9 becomes 9e-07 and not 9.000000000000001e-07, which clients would see.
-    return None if per_million is None else float(Decimal(repr(per_million)).scaleb(-6))
+def _optional(per_million: float | None) -> float | None:
+    return None if per_million is None else per_token(per_million)
 
 
 def _parameters(draft: Draft) -> frozenset[str]:

@@ -43,7 +43,7 @@ def find_problems(source: Source) -> list[Problem]:
 def _alias_loops(graph: nx.DiGraph, source: Source) -> Iterator[Problem]:
     aliases = graph.subgraph([node for node in graph if node.kind is Kind.ALIAS])
     for loop in nx.simple_cycles(aliases):
-        order = {node: place for place, node in enumerate(aliases)}
+        order = {node: place for place, node in enumerate(graph)}
         start = min(range(len(loop)), key=lambda i: order[loop[i]])
         names = [node.name for node in loop[start:] + loop[:start]]
         message = f"aliases go round in a circle: {' -> '.join([*names, names[0]])}"
@@ -120,7 +120,7 @@ def compile_table(catalog: Catalog, env: Mapping[str, str]) -> RoutingTable:
         patterns=models.compile_patterns(catalog, env),
         settings=_settings(catalog),
         version=catalog.version,
-        folded=_folded(routes, aliases),
+        folded=_folded(catalog, routes, aliases),
     )
 
 
@@ -139,9 +139,12 @@ def resolve_aliases(aliases: Mapping[str, str]) -> dict[str, str]:
     return {alias: final[alias] for alias in aliases}
 
 
-def _folded(routes: Mapping[str, ModelRoute], aliases: Mapping[str, str]) -> dict[str, str]:
-    names = {alias.casefold(): target for alias, target in aliases.items()}
-    return names | {name.casefold(): name for name in routes}
+def _folded(catalog: Catalog, routes: Mapping[str, ModelRoute], aliases: Mapping[str, str]) -> dict[str, str]:
+    """Names ignoring case; what the file lists goes before what was discovered."""
+    folded: dict[str, str] = {}
+    for name, target in [*((m, m) for m in catalog.spec.models), *aliases.items(), *((r, r) for r in routes)]:
+        folded.setdefault(name.casefold(), target)
+    return folded
 
 
 def _settings(catalog: Catalog) -> RoutingSettings:

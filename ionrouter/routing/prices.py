@@ -33,6 +33,14 @@ SAMPLING_PARAMETERS = frozenset(
 )
 
 
+# The list splits some providers, either with a hyphen (vertex_ai-llama_models) or like this.
+_PARTS = {
+    "bedrock": ("bedrock_converse", "bedrock_mantle"),
+    "cohere": ("cohere_chat",),
+    "azure": ("azure_text",),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PriceBook:
     """The list by litellm's model key, e.g. `together_ai/meta-llama/Llama-3.3-70B-Instruct-Turbo`."""
@@ -91,14 +99,15 @@ class PriceBook:
     def _entry(self, litellm_provider: str, model: str) -> Mapping[str, Any] | None:
         if (entry := self.entries.get(f"{litellm_provider}/{model}")) is not None:
             return entry
+        if model.startswith(f"{litellm_provider}/"):
+            return None  # the key of another entry, not the provider's own name
         entry = self.entries.get(model)
         return entry if entry is not None and _belongs(entry, litellm_provider) else None
 
 
 def _belongs(entry: Mapping[str, Any], litellm_provider: str) -> bool:
-    # The list splits some providers: bedrock_converse, vertex_ai-llama_models.
     owner = str(entry.get("litellm_provider", ""))
-    return owner == litellm_provider or owner.startswith((f"{litellm_provider}-", f"{litellm_provider}_"))
+    return litellm_provider in (owner, owner.split("-", 1)[0]) or owner in _PARTS.get(litellm_provider, ())
 
 
 def _letters(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ionrouter.errors import Problem
 from ionrouter.routing.document import Catalog
@@ -140,9 +141,13 @@ def _same_endpoint_twice(catalog: Catalog) -> Iterator[Problem]:
 
 def _models_lead_somewhere(catalog: Catalog) -> Iterator[Problem]:
     for name, model in catalog.spec.models.items():
-        is_reported = _is_written(catalog, ("models", name, "endpoints", 0))
-        if not model.endpoints and not model.fallbacks and not is_reported:
+        written = catalog.source.data["models"][name]  # what is there but not in the model was wrong
+        if not model.endpoints and not model.fallbacks and not _offers_something(written):
             yield catalog.source.problem(("models", name), "needs endpoints, or fallbacks")
+
+
+def _offers_something(entry: Any) -> bool:
+    return isinstance(entry, dict) and bool(entry.get("endpoints") or entry.get("fallbacks"))
 
 
 def _names_are_distinct(catalog: Catalog) -> Iterator[Problem]:

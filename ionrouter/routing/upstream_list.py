@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.routing.table import KnownModel, Price
+from ionrouter.routing.values import per_token
 
 MAX_MODELS = 20_000
 _NAME = re.compile(r"[^\s*\x00-\x1f]{1,256}")
@@ -103,7 +104,7 @@ def _price(pricing: Mapping[str, Any] | None) -> Price | None:
         )
     if (prompt := _usd(pricing.get("input"))) is not None:
         completion = _usd(pricing.get("output"))
-        return Price(prompt / 1e6, (prompt if completion is None else completion) / 1e6)
+        return Price(per_token(prompt), per_token(prompt if completion is None else completion))
     return None
 
 
@@ -118,7 +119,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def _count(value: Any) -> int | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and math.isfinite(value) and value > 0 else None
+    return int(value) if is_number and 0 < value < math.inf else None
 
 
 def _usd(value: Any) -> float | None:
@@ -127,6 +128,6 @@ def _usd(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) and number >= 0 else None

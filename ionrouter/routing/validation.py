@@ -86,8 +86,20 @@ def _clean(loc: Iterable[str | int]) -> Loc:
 
 
 def _problem(detail: ErrorDetails, source: Source) -> Problem:
-    loc = _clean(detail["loc"])
+    loc = _as_written(_clean(detail["loc"]), source.data)
     return source.problem(loc, _message(detail, loc))
+
+
+def _as_written(loc: Loc, data: Any) -> Loc:
+    """Turn keys that YAML read as numbers (`7: m`) back into text; numbers in lists stay."""
+    parts: list[str | int] = []
+    for part in loc:
+        parts.append(str(part) if isinstance(data, dict) else part)
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            data = None
+    return tuple(parts)
 
 
 def _message(detail: ErrorDetails, loc: Loc) -> str:
@@ -99,8 +111,12 @@ def _message(detail: ErrorDetails, loc: Loc) -> str:
     if kind == "value_error":
         return str(context.get("error", detail["msg"]))
     if kind in _WORDS:
-        return _WORDS[kind].format(**context)
+        return _WORDS[kind].format(**{name: _shown(value) for name, value in context.items()})
     return detail["msg"]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _PATTERN_WORDS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -114,6 +115,11 @@ def _is_link_local(host: str) -> bool:
         return ipaddress.ip_address(host).is_link_local
     except ValueError:
         return False
+
+
+def per_token(usd_per_million: float) -> float:
+    """USD per token. In decimal: 0.9 gives 9e-07 and not 9.000000000000001e-07, which clients would see."""
+    return float(Decimal(repr(usd_per_million)).scaleb(-6))
 
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?", re.IGNORECASE)

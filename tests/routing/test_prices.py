@@ -1,0 +1,78 @@
+import datetime
+import subprocess
+import sys
+
+from ionrouter.routing.prices import PriceBook, find_price_file, read_price_book
+from ionrouter.routing.table import Price
+from tests.routing.build import BOOK
+
+
+def test_the_list_in_litellms_wheel_is_read_without_importing_litellm() -> None:
+    code = (
+        "import sys; from ionrouter.routing.prices import read_price_book; book = read_price_book();"
+        "assert book.find('together_ai', 'meta-llama/Llama-3.3-70B-Instruct-Turbo').price.prompt > 0;"
+        "assert 'sample_spec' not in book.entries;"
+        "assert 'litellm' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_list_is_an_empty_book() -> None:
+    assert PriceBook().find("acme", "big") is None
+    assert PriceBook().deprecated_on("acme", "big") is None
+    assert PriceBook().upstream_name("acme", "big") is None
+
+
+def test_an_entry_gives_prices_limits_and_parameters() -> None:
+    known = BOOK.find("acme", "big")
+    assert known is not None
+    assert known.price == Price(2e-06, 4e-06, cache_read=5e-07)
+    assert (known.context_length, known.max_completion_tokens) == (1000, 100)
+    assert known.supported_parameters >= {"tools", "tool_choice", "temperature", "max_tokens"}
+
+
+def test_what_an_entry_does_not_say_stays_unknown() -> None:
+    known = BOOK.find("acme", "bare-name")
+    assert known is not None
+    assert known.price is None
+    assert known.supported_parameters == frozenset()
+    assert known.context_length == 77
+
+
+def test_an_entry_of_another_provider_is_not_taken() -> None:
+    assert BOOK.find("other", "bare-name") is None
+    assert BOOK.find("other", "big") is None
+
+
+def test_dates_of_retirement() -> None:
+    assert BOOK.deprecated_on("acme", "old") == datetime.date(2026, 5, 31)
+    assert BOOK.successor_of("acme", "old") == "acme/big"
+    assert BOOK.deprecated_on("acme", "big") is None
+
+
+def test_providers_that_the_list_splits_are_one() -> None:
+    book = PriceBook({"x/m": {"litellm_provider": "vertex_ai-llama_models"}})
+    assert book.is_provider("vertex_ai")
+    assert [name for name, _ in book.models_of("vertex_ai")] == ["x/m"]
+    assert not book.is_provider("vertex")
+    meta = PriceBook({"meta_llama/m": {"litellm_provider": "meta_llama"}})
+    assert not meta.is_provider("meta")
+    assert PriceBook({"m": {"litellm_provider": "bedrock_converse"}}).is_provider("bedrock")
+
+
+def test_a_model_is_found_under_the_providers_own_spelling() -> None:
+    assert BOOK.upstream_name("acme", "meta-llama/llama-3.3-70b-instruct") == "llama-v3p3-70b-instruct"
+    shipped = read_price_book()
+    assert (
+        shipped.upstream_name("together_ai", "qwen/qwen-2.5-7b-instruct") == "Qwen/Qwen2.5-7B-Instruct-Turbo"
+    )
+    found = shipped.upstream_name("fireworks_ai", "meta-llama/llama-3.3-70b-instruct")
+    assert found == "accounts/fireworks/models/llama-v3p3-70b-instruct"
+    assert shipped.upstream_name("together_ai", "nobody/no-such-model") is None
+
+
+def test_the_price_file_is_where_litellm_is_installed() -> None:
+    path = find_price_file()
+    assert path is not None
+    assert path.parent.name == "litellm"

@@ -1,0 +1,124 @@
+"""Errors that need more than one field to see."""
+
+import pytest
+
+from tests.routing.build import BASE, catalog, errors
+
+CASES = {
+    "nothing to serve": ("", ["line 1: no models, no patterns and nothing to discover: nothing to serve"]),
+    "an openai provider without an address": (
+        "  p: {type: openai}\npatterns: {'*': {provider: p}}\n",
+        ["line 6: providers.p: a provider of type openai needs base_url"],
+    ),
+    "a litellm provider without a name": (
+        "  p: {type: litellm}\npatterns: {'*': {provider: p}}\n",
+        ["line 6: providers.p: a provider of type litellm needs litellm_provider"],
+    ),
+    "keys for the engine inside": (
+        "  p: {type: ion, keys: [A]}\nmodels: {m: {endpoints: [{provider: p, weights: ./m}]}}\n",
+        ["line 6: providers.p.keys: a provider of type ion has no keys"],
+    ),
+    "discovery through litellm": (
+        "  p: {type: litellm, litellm_provider: acme, discover: true}\npatterns: {'*': {provider: p}}\n",
+        ["line 6: providers.p.discover: a provider of type litellm has no discover"],
+    ),
+    "keys in clear over the internet": (
+        "  p: {type: openai, base_url: 'http://api.example.com'}\npatterns: {'*': {provider: p}}\n",
+        [
+            "line 6: providers.p.base_url: http:// to a public address sends keys and prompts in clear; "
+            "use https://, or set allow_http: true"
+        ],
+    ),
+    "one key twice": (
+        "  p: {type: fake, keys: [A, B, A]}\npatterns: {'*': {provider: p}}\n",
+        ["line 6: providers.p.keys[2]: A is listed twice"],
+    ),
+    "a header for the key": (
+        "  p:\n    type: fake\n    headers:\n      authorization: x\n      'bad name': y\n"
+        "patterns: {'*': {provider: p}}\n",
+        [
+            "line 9: providers.p.headers.authorization: this header carries a key; name the key's "
+            "variable in `keys`",
+            "line 10: providers.p.headers.bad name: not a valid header name",
+        ],
+    ),
+    "an ion endpoint without weights": (
+        "models:\n  m:\n    endpoints:\n      - provider: local\n",
+        ["line 9: models.m.endpoints[0]: an endpoint of type ion needs weights"],
+    ),
+    "a litellm endpoint without a model": (
+        "models:\n  m:\n    endpoints:\n      - provider: acme\n",
+        ["line 9: models.m.endpoints[0]: needs model: the name that acme has for it"],
+    ),
+    "engine settings elsewhere": (
+        "models:\n  m:\n    endpoints:\n      - {provider: vllm, threads: 4}\n",
+        ["line 9: models.m.endpoints[0].threads: only endpoints of type ion have threads; 'vllm' is openai"],
+    ),
+    "a pattern into the engine": (
+        "patterns: {'*': {provider: local}}\n",
+        ["line 6: patterns.*.provider: the engine inside serves listed models only"],
+    ),
+    "a deadline after the end": (
+        "models:\n  m:\n    endpoints:\n      - provider: vllm\n        timeouts: {first_token: 700}\n",
+        ["line 10: models.m.endpoints[0].timeouts: first_token (700 s) is longer than total (600 s)"],
+    ),
+    "one endpoint twice": (
+        "models:\n  m:\n    endpoints:\n      - {provider: vllm}\n      - {provider: vllm, model: m}\n",
+        ["line 10: models.m.endpoints[1]: the same endpoint as endpoints[0]: provider and model are equal"],
+    ),
+    "a model that leads nowhere": (
+        "models:\n  m: {name: M}\n",
+        ["line 7: models.m: needs endpoints, or fallbacks"],
+    ),
+    "names that differ only in case": (
+        "models:\n  a/m: &e {endpoints: [{provider: vllm}]}\n  A/M: *e\naliases: {X: a/m, x: a/m}\n",
+        [
+            "line 8: models.A/M: differs from 'a/m' only in upper and lower case",
+            "line 9: aliases.x: differs from 'X' only in case",
+        ],
+    ),
+    "an alias that is a model": (
+        "models:\n  m: {endpoints: [{provider: vllm}]}\naliases:\n  M: m\n",
+        ["line 9: aliases.M: 'm' is a model already"],
+    ),
+    "a pattern without a star": (
+        "patterns:\n  gpt: {provider: vllm}\n",
+        [
+            "line 7: patterns.gpt: a pattern needs a * and no spaces, such as anthropic/*; list other "
+            "names under models"
+        ],
+    ),
+    "a placeholder nobody fills": (
+        "patterns:\n  'a/*': {provider: vllm, model: 'x-{nme}'}\n",
+        ["line 7: patterns.a/*.model: unknown placeholder {nme}; known: {model}, {name}, {author}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_cannot_work_is_an_error(case: str) -> None:
+    text, expected = CASES[case]
+    assert errors(BASE + text) == expected
+
+
+def test_http_to_the_internet_can_be_allowed_by_name() -> None:
+    text = "  p: {type: openai, base_url: 'http://api.example.com', allow_http: true}\n"
+    loaded = catalog(BASE + text + "patterns: {'*': {provider: p}}\n")
+    assert loaded.spec.providers["p"].allow_http
+
+
+def test_the_same_weights_may_run_with_both_numerics() -> None:
+    text = "models:\n  m:\n    endpoints:\n"
+    text += "      - {provider: local, weights: ./m, numerics: fast}\n"
+    text += "      - {provider: local, weights: ./m, numerics: exact}\n"
+    assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
+
+
+def test_a_model_may_be_nothing_but_a_list_of_fallbacks() -> None:
+    text = "models:\n  auto: {fallbacks: [m]}\n  m: {endpoints: [{provider: vllm}]}\n"
+    assert catalog(BASE + text).spec.models["auto"].endpoints == []
+
+
+def test_a_file_may_rely_on_discovery_alone() -> None:
+    text = "providers:\n  vllm: {type: openai, base_url: 'http://vllm:8000/v1', discover: true}\n"
+    assert catalog(text).warnings == ()

@@ -1,0 +1,105 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ionrouter.routing.table import Price
+from ionrouter.routing.upstream_list import parse_models
+
+OPENROUTER = {
+    "data": [
+        {
+            "id": "acme/big",
+            "name": "Acme: Big",
+            "created": 1733400000,
+            "description": "Large.",
+            "context_length": 131072,
+            "hugging_face_id": "",
+            "architecture": {
+                "input_modalities": ["text", "image"],
+                "output_modalities": ["text"],
+                "tokenizer": "Llama3",
+                "instruct_type": None,
+            },
+            "pricing": {
+                "prompt": "0.0000001",
+                "completion": "0.0000004",
+                "request": "0.001",
+                "input_cache_read": "0.00000005",
+            },
+            "top_provider": {"max_completion_tokens": 4096, "is_moderated": False},
+            "supported_parameters": ["temperature", "tools"],
+        },
+        {"id": "openrouter/auto", "name": "Auto", "pricing": {"prompt": "-1", "completion": "-1"}},
+    ],
+    "total_count": 2,
+    "links": {"next": None},
+}
+
+
+def test_openrouters_answer_is_read_whole() -> None:
+    big, auto = parse_models(OPENROUTER).models
+    assert (big.id, big.name, big.created, big.description) == ("acme/big", "Acme: Big", 1733400000, "Large.")
+    assert big.known.price == Price(1e-7, 4e-7, 0.001, 5e-8)
+    assert (big.known.context_length, big.known.max_completion_tokens) == (131072, 4096)
+    assert big.known.supported_parameters == {"temperature", "tools"}
+    assert big.input_modalities == ("text", "image")
+    assert (big.tokenizer, big.instruct_type, big.hugging_face_id) == ("Llama3", None, None)
+    assert auto.known.price is None  # varies
+
+
+def test_openais_and_vllms_answers_are_read() -> None:
+    answer = {
+        "object": "list",
+        "data": [{"id": "Qwen/Q", "object": "model", "created": 7, "max_model_len": 32768}],
+    }
+    (model,) = parse_models(answer).models
+    assert (model.id, model.name, model.created) == ("Qwen/Q", "Qwen/Q", 7)
+    assert model.known.context_length == 32768
+    assert model.known.price is None
+
+
+def test_togethers_bare_list_has_prices_per_million() -> None:
+    rows = [{"id": "meta/l", "display_name": "L", "pricing": {"input": 0.88, "output": 0.9, "hourly": 0}}]
+    (model,) = parse_models(rows).models
+    assert model.name == "L"
+    assert model.known.price == Price(0.88e-6, 0.9e-6)
+
+
+def test_rows_that_are_not_models_are_skipped_and_counted() -> None:
+    rows = [{"id": "ok"}, {"id": 5}, "text", None, {"id": "bad name"}, {"id": "ok"}, {"id": "x" * 300}]
+    found = parse_models({"data": rows})
+    assert [model.id for model in found.models] == ["ok"]
+    assert found.num_skipped == 6
+
+
+@pytest.mark.parametrize("answer", [None, "html", 5, {}, {"data": {}}, {"error": {"message": "no"}}])
+def test_an_answer_without_a_list_is_refused(answer: object) -> None:
+    with pytest.raises(ValueError, match="no list of models"):
+        parse_models(answer)
+
+
+@pytest.mark.parametrize("value", [True, "NaN", "inf", "-1", -1, [], {}, None, "free", 10**400])
+def test_strange_prices_are_unknown(value: object) -> None:
+    (model,) = parse_models([{"id": "m", "pricing": {"prompt": value}}]).models
+    assert model.known.price is None
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = (
+    "name",
+    "created",
+    "context_length",
+    "pricing",
+    "architecture",
+    "top_provider",
+    "supported_parameters",
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, values)))
+def test_no_row_makes_reading_fail(row: dict[str, object]) -> None:
+    assert parse_models([{"id": "m", **row}]).models[0].id == "m"
