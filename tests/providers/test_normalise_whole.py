@@ -1,0 +1,88 @@
+"""Whole answers: chat, completions, embeddings, and the empty ones that are failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ionrouter.providers.normalise import as_chunks
+from ionrouter.schema.events import Chunk, Complete
+from ionrouter.schema.usage import Usage
+from tests.support.endpoints import Answer
+from tests.support.normalised import failure, message, read, whole
+from tests.support.wire import usage
+
+
+def test_a_whole_answer_keeps_content_null_beside_tool_calls() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    (choice,) = whole(message(None, "tool_calls", tool_calls=[call])).choices
+    assert choice.message["content"] is None
+    assert choice.message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
+
+
+@pytest.mark.parametrize("body", [{"choices": []}, {"choices": None}, {"id": "x"}, {}])
+def test_an_answer_without_choices_is_a_failure(body: dict[str, Any]) -> None:
+    assert failure(body).code == "empty"
+
+
+@pytest.mark.parametrize("body", [message("", None), message(None, None), {"choices": [{"message": None}]}])
+def test_an_answer_with_neither_text_nor_finish_is_a_failure(body: dict[str, Any]) -> None:
+    assert failure(body).code == "empty"
+
+
+def test_an_empty_text_with_a_stop_is_an_answer() -> None:
+    assert whole(message("", "stop")).choices[0].message["content"] == ""
+
+
+def test_text_without_a_finish_reason_counts_as_stop() -> None:
+    assert whole(message("hi", None)).choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("body", [None, [], "x", 3])
+def test_an_answer_that_is_no_object_is_malformed(body: Any) -> None:
+    assert failure(body).code == "malformed"
+
+
+def test_completions_come_as_text() -> None:
+    body = {"choices": [{"text": "a", "index": 0, "finish_reason": "eos", "logprobs": None}]}
+    (choice,) = whole(body, "completions").choices
+    assert (choice.message, choice.finish_reason, choice.native_finish_reason) == (
+        {"text": "a"},
+        "stop",
+        "eos",
+    )
+    last = {"choices": [{"text": "", "finish_reason": "stop"}]}
+    answer = read({"choices": [{"text": "a", "index": 0}]}, last, kind="completions")
+    assert answer.text(key="text") == "a"
+
+
+def test_embeddings_come_in_order_of_index() -> None:
+    rows = [{"embedding": [2.0], "index": 1}, {"embedding": [1.0], "index": 0}]
+    data = whole({"data": rows, "usage": {"prompt_tokens": 4, "total_tokens": 4}}, "embeddings").data
+    assert [row["embedding"] for row in data] == [[1.0], [2.0]]
+    assert all(row["object"] == "embedding" for row in data)
+
+
+def test_base64_embeddings_pass() -> None:
+    assert whole({"data": [{"embedding": "AACAPw=="}]}, "embeddings").data[0]["embedding"] == "AACAPw=="
+
+
+@pytest.mark.parametrize("vector", [[], "", None, [1.0, float("nan")], [1.0, "x"], [[1.0]], {"a": 1}])
+def test_an_embedding_that_is_no_vector_is_malformed(vector: Any) -> None:
+    assert failure({"data": [{"embedding": vector, "index": 0}]}, "embeddings").code == "malformed"
+
+
+@pytest.mark.parametrize("body", [{"data": []}, {"data": None}, {"choices": []}])
+def test_an_embedding_answer_without_rows_is_a_failure(body: dict[str, Any]) -> None:
+    assert failure(body, "embeddings").code == "empty"
+
+
+def test_a_whole_answer_can_be_said_as_chunks() -> None:
+    call = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    body = {**message("hi", "tool_calls", tool_calls=[call]), "usage": usage(5, 2)}
+    answer = Answer(list[Chunk | Complete](as_chunks(whole(body))))
+    assert answer.text() == "hi"
+    assert answer.tool_calls() == [("t1", "f", "{}")]
+    assert answer.finishes() == {0: ("tool_calls", "tool_calls")}
+    assert answer.usages() == [Usage(5, 2)]
