@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import structlog
@@ -95,8 +96,9 @@ class Attempt:
         left = UpstreamError(FailureClass.CLIENT_LEFT, "the client left", status=499)
         failure: UpstreamError = left  # unless something else ends it
         try:
-            async for event in self._answer(flight):
-                yield event
+            async with aclosing(self._answer(flight)) as answer:  # type: ignore[type-var]
+                async for event in answer:
+                    yield event
         except UpstreamError as error:
             failure = error
             raise

@@ -76,14 +76,22 @@ class Upstream:
 
     async def _timed(self, events: AsyncIterator[ProviderEvent]) -> ProviderEvent | None:
         limit_s, awaited = self._work.limit()
+        cancelled_before = _num_cancellations()
+        scope = asyncio.timeout(max(limit_s, 0.0))
         try:
-            async with asyncio.timeout(max(limit_s, 0.0)) as scope:
+            async with scope:
                 return await anext(events)
         except StopAsyncIteration:
             return None
-        except TimeoutError as error:
-            what = f"{awaited} did not come in time" if scope.expired() else f"timed out: {error}"
-            raise UpstreamError(FailureClass.TRANSIENT, what, code="timeout", error_type="timeout") from error
+        except Exception as error:
+            # What a client raises while it is being cancelled must not hide why it was.
+            if scope.expired():
+                raise _timed_out(f"{awaited} did not come in time") from error
+            if _num_cancellations() > cancelled_before:
+                raise asyncio.CancelledError from error
+            if isinstance(error, TimeoutError):
+                raise _timed_out(f"timed out: {error}") from error
+            raise
 
     async def close(self) -> None:
         """Close the upstream; what it raises then changes nothing for the client."""
@@ -95,6 +103,15 @@ class Upstream:
             await aclose()
         except Exception as error:
             log.debug("upstream_close_failed", error=repr(error)[:300])
+
+
+def _num_cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
+
+
+def _timed_out(what: str) -> UpstreamError:
+    return UpstreamError(FailureClass.TRANSIENT, what, code="timeout", error_type="timeout")
 
 
 @asynccontextmanager

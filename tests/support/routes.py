@@ -99,7 +99,7 @@ class Bench:
 
     @classmethod
     def of(cls, *routes: ModelRoute, seed: int = 7, **settings: Any) -> Bench:
-        client, heard = FakeClient(), Heard()
+        client, heard = settings.pop("client", None) or FakeClient(), Heard()
         clients = {"fake": client}
         clock = settings.pop("clock", None)
         more = {"clock": clock} if clock else {}
