@@ -132,10 +132,8 @@ int32_t draw_from_selection(const Selection& selection, int64_t count, double u)
 // least 1.
 int64_t nucleus(Selection& selection, double share, double total, int64_t limit) {
   double at = 0;
-  int64_t available = 0;
   for (int64_t i = 0; i < limit; ++i) {
-    if (i == available) available = selection.order(std::min(limit, std::max<int64_t>(64, 8 * available)));
-    if (i == available) return i;
+    if (!selection.reaches(i)) return i;
     at += static_cast<double>(selection[i].value);
     if (at >= share * total) return i + 1;
   }

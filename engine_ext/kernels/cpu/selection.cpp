@@ -69,15 +69,23 @@ void Selection::collect(int64_t wanted) {
 int64_t Selection::order(int64_t count) {
   if (count > num_collected_ && !has_all_) collect(count);
   const int64_t target = std::min(count, num_collected_);
-  while (num_ordered_ < target) {
-    const int64_t piece = std::min(std::max(kFirstPiece, num_ordered_), num_collected_ - num_ordered_);
-    Candidate* first = candidates_ + num_ordered_;
-    Candidate* last = candidates_ + num_collected_;
-    if (first + piece < last) std::nth_element(first, first + piece, last, comes_before);
-    std::sort(first, first + piece, comes_before);
-    num_ordered_ += piece;
-  }
+  while (num_ordered_ < target) order_piece();
   return target;
+}
+
+bool Selection::reaches(int64_t i) {
+  if (i >= num_collected_ && !has_all_) collect(std::max(kFirstPiece, 4 * i));
+  return order(i + 1) > i;
+}
+
+// The next candidates, as many as are ordered already.
+void Selection::order_piece() {
+  const int64_t piece = std::min(std::max(kFirstPiece, num_ordered_), num_collected_ - num_ordered_);
+  Candidate* first = candidates_ + num_ordered_;
+  Candidate* last = candidates_ + num_collected_;
+  if (first + piece < last) std::nth_element(first, first + piece, last, comes_before);
+  std::sort(first, first + piece, comes_before);
+  num_ordered_ += piece;
 }
 
 }  // namespace ion::kernels

@@ -28,11 +28,16 @@ class Selection {
 
   // Makes the first `count` in order available, or all there are; returns how many are.
   int64_t order(int64_t count);
+
+  // Whether there is an i-th (from 0) in order; makes it available. For asking one after the other.
+  bool reaches(int64_t i);
+
   const Candidate& operator[](int64_t i) const { return candidates_[i]; }
 
  private:
   void collect(int64_t wanted);
   float threshold(int64_t wanted);
+  void order_piece();
 
   const float* values_;
   int64_t size_;

@@ -1,0 +1,113 @@
+"""The kernels' C++ tests, built once into build/kernel_tests; and dequantisation against the gguf package.
+
+Knows no kernel: each executable says on its own what failed (tests/engine_ext/check.h).
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+BUILD = ROOT / "build" / "kernel_tests"
+EXECUTABLES = sorted(source.stem for source in HERE.glob("test_*.cpp"))
+QUANTIZED = ("Q4_0", "Q4_1", "Q8_0", "Q6_K")
+
+
+def run(*command: str | Path, limit_s: float, input: bytes | None = None) -> bytes:
+    done = subprocess.run(command, input=input, capture_output=True, timeout=limit_s)
+    said = (done.stdout + done.stderr)[-8000:].decode(errors="replace")
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{said}"
+    return done.stdout
+
+
+def tool(name: str) -> str:
+    """Find a build tool beside this Python first: a virtual environment need not be activated."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    found = shutil.which(name, path=path)
+    assert found, f"{name} is needed to build the kernels' tests"
+    return found
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock between processes: parallel test workers share the build folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    cmake = tool("cmake")
+    with exclusive(BUILD.with_suffix(".lock")):
+        # The generator of a folder is fixed at its first configuration, so it is chosen only then.
+        is_new = not (BUILD / "CMakeCache.txt").exists()
+        ninja = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"] if is_new else []
+        run(cmake, "-S", HERE, "-B", BUILD, *ninja, limit_s=300)
+        run(cmake, "--build", BUILD, "--parallel", "2", limit_s=1800)
+    return BUILD
+
+
+@pytest.mark.parametrize("name", EXECUTABLES)
+def test_the_kernels_do_what_their_tests_say(build: Path, name: str) -> None:
+    run(build / name, limit_s=600)
+
+
+def dequantized(build: Path, dtype: str, raw: bytes, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return [n, k] dequantised from the file layout, and through packing."""
+    out = run(build / "dequantize", dtype, str(n), str(k), limit_s=120, input=raw)
+    both = np.frombuffer(out, dtype=np.float32).reshape(2, n, k)
+    return both[0], both[1]
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED)
+def test_random_blocks_dequantize_to_the_bits_of_the_gguf_package(build: Path, dtype: str) -> None:
+    kind = gguf.GGMLQuantizationType[dtype]
+    block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    n, k = 37, 2 * 256
+    rng = np.random.default_rng(11)
+    raw = rng.integers(0, 256, size=(n, k // block_size, block_bytes), dtype=np.uint8)
+    # A scale of random bits may be NaN, which compares with nothing: keep the exponent's top bit clear.
+    scales = {"Q4_1": (1, 3), "Q6_K": (209,)}.get(dtype, (1,))
+    for at in scales:
+        raw[:, :, at] &= 0xBF
+    want = gguf.quants.dequantize(raw.reshape(n, -1), kind)
+    for got in dequantized(build, dtype, raw.tobytes(), n, k):
+        assert np.array_equal(got.view(np.uint32), want.astype(np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32"])
+def test_rows_that_the_gguf_package_quantized_come_back(build: Path, dtype: str) -> None:
+    kind = gguf.GGMLQuantizationType[dtype]
+    n, k = 19, 96
+    values = np.random.default_rng(12).normal(size=(n, k)).astype(np.float32)
+    raw = gguf.quants.quantize(values, kind)
+    want = gguf.quants.dequantize(raw, kind).astype(np.float32)
+    for got in dequantized(build, dtype, raw.tobytes(), n, k):
+        assert np.array_equal(got, want)
+        assert np.abs(got - values).max() < 0.5
+
+
+def test_every_kernel_test_is_found() -> None:
+    assert {"test_matmul", "test_attention", "test_sampler", "test_philox"} <= set(EXECUTABLES)
+
+
+def test_the_kernels_include_no_python_and_no_torch() -> None:
+    folder = ROOT / "engine_ext" / "kernels"
+    sources = [path for suffix in ("*.h", "*.cpp") for path in folder.rglob(suffix)]
+    assert len(sources) > 20
+    for source in sources:
+        includes = [line for line in source.read_text().splitlines() if line.startswith("#include")]
+        for word in ("torch", "ATen", "c10", "pybind11", "Python.h", "core/", "models/"):
+            assert not any(word in line for line in includes), f"{source.name} includes {word}"
