@@ -30,7 +30,7 @@ BY_WORDS: tuple[tuple[frozenset[int], re.Pattern[str], Verdict], ...] = (
             r"max(?:imum)?[_ ]model[_ ]len",
             r"(?:prompt|input) (?:is |was )?too (?:long|large)",
             r"too many (?:input )?tokens",
-            r"(?:prompt|inputs?) tokens?\b.{0,80}\b(?:exceed|longer|larger|more than|must be <=)",
+            r"(?:prompt|inputs?)`? tokens?\b.{0,80}\b(?:exceed|longer|larger|more than|must be <=)",
             r"reduce the length of the",
             r"exceeds? the (?:available|maximum|model'?s?) (?:context|number of tokens)",
             r"longer than the model'?s",
