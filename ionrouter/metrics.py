@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -27,6 +34,7 @@ class Metrics:
     """Everything /metrics shows. An observer of the router."""
 
     def __init__(self, engine_loads: EngineLoads = dict) -> None:
+        disable_created_metrics()  # a second series for every one, which nobody reads
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "ionrouter_requests",

@@ -179,6 +179,7 @@ async def decorate(request: web.Request, response: web.StreamResponse) -> None:
     """Add what every response carries, streams included, just before its headers go out."""
     if GENERATION_ID in request and request.method == hdrs.METH_POST:
         response.headers.setdefault("X-Generation-Id", request[GENERATION_ID])
+    response.headers["Server"] = "ionrouter"
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and _allows_origin(origin, request.app[EDGE].settings.cors_origins):

@@ -67,7 +67,7 @@ def show(explanation: Mapping[str, Any], console: Console) -> None:
 
 def _candidates(rows: list[Mapping[str, Any]]) -> Table:
     table = Table(title="would be tried", title_justify="left")
-    table.add_column("endpoint", overflow="fold")
+    table.add_column("endpoint", no_wrap=True)
     for heading in ("$/M in", "$/M out", "time", "first token", "success", "score $", "share"):
         table.add_column(heading, justify="right")
     for row in rows:

@@ -17,12 +17,12 @@ PERCENTILES = ("p50", "p75", "p90", "p99")
 def run(settings: Settings, *, url: str | None, model: str | None) -> int:
     """Print one row an endpoint; a dash where fewer than five requests speak."""
     base = server_url(settings, url)
-    table = Table(title=f"last 30 minutes at {base}", title_justify="left")
-    table.add_column("endpoint", overflow="fold")
+    table = Table(title=f"last 30 minutes at {base}; ttft in ms", title_justify="left")
+    table.add_column("endpoint", no_wrap=True)
     for figure in ("requests", "uptime"):
         table.add_column(figure, justify="right")
     for name in PERCENTILES:
-        table.add_column(f"ttft {name} ms", justify="right")
+        table.add_column(f"ttft {name}", justify="right")
     for name in PERCENTILES:
         table.add_column(f"tok/s {name}", justify="right")
     for endpoint in _endpoints(settings, base, model):
