@@ -15,9 +15,10 @@ MARK = "[redacted]"
 MIN_SECRET = 6  # shorter values ("EMPTY", "none") are placeholders and would eat ordinary words
 _SCAN_CHARS = 65536  # an upstream's megabyte is not worth a scan when 2 KB are shown
 
+# Every repetition that can fail late is bounded: an upstream's text must not cost quadratic time.
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # URL user info: https://user:password@host
-    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*://)[^/\s\"'<>@]*@"), rf"\1{MARK}@"),
+    (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.\-]{0,30}://)[^/\s\"'<>@]{0,500}@"), rf"\1{MARK}@"),
     (re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;<>{}]{4,}", re.I), rf"\1 {MARK}"),
     # key=..., api_key: "...", x-api-key: ..., also with escaped quotes inside quoted JSON
     (
@@ -33,7 +34,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:gsk|hf|fw|r8|tgp_v1|xai|nvapi|csk|glpat|ghp|pplx)[_-][\w*\-]{10,}"), MARK),
     (re.compile(r"\bAIza[\w\-]{20,}"), MARK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MARK),
-    (re.compile(r"\beyJ[\w\-]{8,}\.[\w\-]{8,}(?:\.[\w\-]*)?"), MARK),  # JSON web token
+    (re.compile(r"\beyJ[\w\-]{8,1000}\.[\w\-]{8,}(?:\.[\w\-]*)?"), MARK),  # JSON web token
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")  # terminal escapes in logs; tab and LF stay
 

@@ -12,6 +12,8 @@ from ionrouter.schema import json
 _MAX_PARSED_BYTES = 1024 * 1024
 _TAGS = re.compile(r"<(?:script|style|head)\b.*?</(?:script|style|head)\s*>|<!--.*?-->|<[^>]*>", re.I | re.S)
 _TITLE = re.compile(r"<(title|h1)\b[^>]*>(.*?)</\1", re.I | re.S)
+_MAX_PAGE = 8 * 1024  # titles are at the top, and the patterns below are not linear
+_MAX_DEPTH = 8
 _MAX_HTML_MESSAGE = 120  # a page's title says enough
 
 # Keys that hold the words, best first: OpenAI and most others; FastAPI; older gateways.
@@ -58,32 +60,34 @@ def read_body(body: bytes, content_type: str = "") -> ErrorBody:
     if text.startswith(("{", "[", '"')):
         try:
             return read_error(json.loads(text))
-        except ValueError:
-            pass
+        except (ValueError, RecursionError):
+            pass  # then it is text
     if "html" in content_type.lower() or text[:200].lower().lstrip().startswith(("<!doctype", "<html")):
         return ErrorBody(message=_html_words(text))
     return ErrorBody(message=text)
 
 
-def read_error(value: Any) -> ErrorBody:
+def read_error(value: Any, depth: int = 0) -> ErrorBody:
     """Read a parsed error: an envelope around `error`, the object itself, a list of them, or words."""
+    if depth > _MAX_DEPTH:
+        return ErrorBody()
     if isinstance(value, list):
-        return _read_list(value)
+        return _read_list(value, depth)
     if not isinstance(value, dict):
         return ErrorBody(message="" if value is None else str(value))
     inner = value.get("error")
     if isinstance(inner, dict | list) and inner:
-        return read_error(inner)
+        return read_error(inner, depth + 1)
     if isinstance(value.get("detail"), list | dict):
-        return read_error(value["detail"])
+        return read_error(value["detail"], depth + 1)
     if value.get("errors") and isinstance(value["errors"], list):
-        return read_error(value["errors"])
-    return _read_object(value)
+        return read_error(value["errors"], depth + 1)
+    return _read_object(value, depth)
 
 
-def _read_list(items: list[Any]) -> ErrorBody:
+def _read_list(items: list[Any], depth: int) -> ErrorBody:
     """FastAPI's {"loc", "msg", "type"} list, Google's [{"error": ...}], Cloudflare's errors."""
-    bodies = [read_error(item) for item in items[:5]]
+    bodies = [read_error(item, depth + 1) for item in items[:5]]
     if not bodies:
         return ErrorBody()
     message = "; ".join(body.message for body in bodies if body.message)
@@ -91,10 +95,10 @@ def _read_list(items: list[Any]) -> ErrorBody:
     return ErrorBody(message, first.code, first.type, first.param, first.number, first.retry_after_s)
 
 
-def _read_object(error: dict[str, Any]) -> ErrorBody:
+def _read_object(error: dict[str, Any], depth: int) -> ErrorBody:
     code, number = _code(error)
     return ErrorBody(
-        message=_message(error),
+        message=_message(error, depth),
         code=code,
         type=_text(error.get("type")),
         param=_param(error),
@@ -103,18 +107,18 @@ def _read_object(error: dict[str, Any]) -> ErrorBody:
     )
 
 
-def _message(error: dict[str, Any]) -> str:
-    words = next((_words(error[key]) for key in _MESSAGE_KEYS if error.get(key)), "")
+def _message(error: dict[str, Any], depth: int) -> str:
+    words = next((_words(error[key], depth) for key in _MESSAGE_KEYS if error.get(key)), "")
     if not words and isinstance(error.get("error"), str):
         words = error["error"]
     return _with_raw(words, error.get("metadata"))
 
 
-def _words(value: Any) -> str:
+def _words(value: Any, depth: int) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict | list):
-        return read_error(value).message or json.dumps(value).decode()
+        return read_error(value, depth + 1).message
     return str(value)
 
 
@@ -170,6 +174,7 @@ def _text(value: Any) -> str | None:
 
 def _html_words(page: str) -> str:
     """A page's title or first heading without markup: "502 Bad Gateway"."""
+    page = page[:_MAX_PAGE]
     match = _TITLE.search(page)
     words = match.group(2) if match else page
     text = " ".join(html.unescape(_TAGS.sub(" ", words)).split())

@@ -26,6 +26,7 @@ from ionrouter.providers.error_words import BY_WORDS
 from ionrouter.schema import json
 from ionrouter.schema.retry_after import parse_retry_after
 
+_MAX_WORDS = 4096  # what an error means is said at its beginning
 Redact = Callable[[str], str]
 
 
@@ -49,8 +50,7 @@ class ErrorReader:
 
     def payload(self, error: Any, status: int | None = None) -> UpstreamError:
         """Read an error object that came inside an answer of status 200."""
-        raw = error if isinstance(error, str) else json.dumps(error).decode("ascii", "replace")
-        return self._build(read_error(error), status, raw, None)
+        return self._build(read_error(error), status, _raw(error), None)
 
     def fault(self, code: str, message: str, *, status: int = 502, raw: str | None = None) -> UpstreamError:
         """Make the error of a transport fault or a malformed answer: always F1."""
@@ -114,7 +114,9 @@ def _by_number(error: ErrorBody, status: int | None) -> Verdict | None:
 
 def _by_words(error: ErrorBody, status: int | None) -> Verdict | None:
     for statuses, words, verdict in BY_WORDS:
-        if (status is None or status < 300 or status in statuses) and words.search(error.message):
+        if (status is None or status < 300 or status in statuses) and words.search(
+            error.message[:_MAX_WORDS]
+        ):
             return verdict
     return None
 
@@ -124,6 +126,13 @@ def _with_http_status(verdict: Verdict, status: int | None) -> Verdict:
     if status in BY_STATUS and BY_STATUS[status].failure is verdict.failure and not verdict.is_vague:
         return replace(verdict, status=status)
     return verdict
+
+
+def _raw(error: Any) -> str:
+    try:
+        return error if isinstance(error, str) else json.dumps(error).decode("utf-8", "replace")
+    except (RecursionError, ValueError):
+        return ""  # nested beyond reason; the words are what counts
 
 
 def _name(text: str | None) -> str:

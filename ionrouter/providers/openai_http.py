@@ -69,6 +69,8 @@ class OpenAIProvider:
             is_whole = True
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise read_transport_error(error, errors) from error
+        except RecursionError as error:
+            raise errors.fault("malformed", "the upstream's JSON is nested beyond reason") from error
         finally:
             self._let_go(response, is_whole=is_whole)
 

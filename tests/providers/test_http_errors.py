@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ionrouter.redact import Redactor
 
 KEY = "UP-KEY-12345"
 ERRORS = ErrorReader("Up", Redactor([KEY]))
+GUARD_CPU_S = 5.0  # of process time; a linear scan takes some milliseconds
 NOW = 1_800_000_000.0
 F = FailureClass
 
@@ -297,6 +299,27 @@ def test_a_wait_named_in_the_body_counts_when_no_header_does() -> None:
 )
 def test_junk_raises_nothing(body: bytes) -> None:
     assert read(500, body).failure is F.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["x", "a.b-", "eyJ-", "://", "<style", "<title>", "password'", "Bearer ", "model ", "sk-", "tokens "],
+)
+def test_hostile_text_of_any_length_costs_no_quadratic_time(unit: str) -> None:
+    """64 KB is what is read of an error; a quadratic pattern needs many seconds of CPU for it."""
+    body = (unit * (64 * 1024 // len(unit))).encode()
+    started = time.process_time()
+    for content_type in ("text/plain", "text/html"):
+        read(400, body, {"Content-Type": content_type})
+    assert time.process_time() - started < GUARD_CPU_S
+
+
+def test_nesting_beyond_reason_raises_nothing() -> None:
+    nested: Any = "deep"
+    for _ in range(600):
+        nested = {"error": [nested]}
+    assert ERRORS.payload(nested).failure is F.TRANSIENT
+    assert read(500, b'{"error":' * 5000).failure is F.TRANSIENT
 
 
 def test_a_fault_of_transport_has_no_status_of_the_upstreams() -> None:
