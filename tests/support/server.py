@@ -85,10 +85,14 @@ class Server:
             time.sleep(0.05)
         raise TimeoutError(f"{path} did not answer {status}\n{self.log}")
 
-    def wait_for_event(self, name: str, count: int = 1) -> list[dict[str, Any]]:
+    def wait_for_event(self, name: str, count: int | str = 1) -> list[dict[str, Any]]:
+        """Wait for so many events of a name, or for the one of a request; returns all of the name."""
         deadline = time.monotonic() + GUARD_S
         while time.monotonic() < deadline:
-            if len(found := self.events(name)) >= count:
+            found = self.events(name)
+            if any(e.get("request") == count for e in found) or (
+                isinstance(count, int) and len(found) >= count
+            ):
                 return found
             time.sleep(0.05)
         raise TimeoutError(f"no {name} in the log\n{self.log}")

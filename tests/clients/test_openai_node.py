@@ -1,0 +1,54 @@
+"""The stock openai package for Node, with only baseURL changed: what node/journey.mjs saw, judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.server import Server
+
+WORDS = " ".join(f"word{i}" for i in range(40))
+
+
+@pytest.fixture(scope="module")
+def seen(server: Server, node: Path) -> Any:
+    done = subprocess.run(
+        ["node", "journey.mjs", server.base_url], cwd=node, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_both_modes_and_the_helper(seen: Any) -> None:
+    assert seen["whole"]["text"] == seen["stream"]["text"] == seen["helper"] == "Hello from the router"
+    assert seen["whole"]["provider"] == "Fake"
+    assert seen["whole"]["cost"] > 0
+    assert seen["stream"]["usage"]["completion_tokens"] > 0
+    assert len(seen["stream"]["ids"]) == 1
+
+
+def test_tool_calls_completions_and_models(seen: Any) -> None:
+    (call,) = seen["tools"]
+    assert (call["id"], call["function"]["name"]) == ("call_1", "weather")
+    assert seen["completion"] == "Hello from the router"
+    assert "acme/hello" in seen["models"]
+    assert seen["model"] == "acme/hello"
+
+
+def test_errors_have_their_types(seen: Any) -> None:
+    assert (seen["unknown"]["name"], seen["unknown"]["status"]) == ("BadRequestError", 400)
+    assert (seen["limited"]["name"], seen["limited"]["status"]) == ("RateLimitError", 429)
+    assert (seen["down"]["name"], seen["down"]["status"]) == ("InternalServerError", 503)
+    assert "wire cut" in seen["breaks"]["message"]
+    assert seen["breaks"]["name"] == "APIError"
+
+
+def test_many_streams_at_once_and_one_left_early(seen: Any, server: Server) -> None:
+    assert seen["many"] == [WORDS]
+    assert seen["left"] is True
+    records = server.wait_for_event("request_finished")
+    assert any(record["status"] == 499 for record in records if record["model"] == "acme/slow")
