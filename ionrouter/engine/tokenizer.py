@@ -75,8 +75,7 @@ class Tokenizer:
 
     def token_bytes(self, size: int | None = None) -> list[bytes]:
         """Raw bytes of every id, empty for special tokens; padded to `size`, the model's vocabulary."""
-        special_ids = {special.id for special in self.specials}
-        table = [b"" if i in special_ids else self._bytes(i) for i in range(self.num_tokens)]
+        table = [b"" if i in self.special_ids else self._bytes(i) for i in range(self.num_tokens)]
         return table + [b""] * ((size or 0) - len(table))
 
     def bytes_of(self, token_id: int) -> bytes:
@@ -88,6 +87,10 @@ class Tokenizer:
         if token_id is None or not 0 <= token_id < self.num_tokens:
             return ""
         return self._texts[token_id]
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        return frozenset(special.id for special in self.specials)
 
     @property
     def special_texts(self) -> tuple[str, ...]:

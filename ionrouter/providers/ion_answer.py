@@ -81,7 +81,7 @@ class CompletionAnswer:
         """Give each token the whole characters it completes, so that text[offset:][:len(token)] == token."""
         tokens, values, tops, offsets = [], [], [], []
         for entry in entries:
-            text = self._decoder.decode(self._tokenizer.bytes_of(entry.id))
+            text = self._decoder.decode(self._text_bytes(entry.id))
             tokens.append(text)
             values.append(_finite(entry.logprob))
             tops.append(self._top(entry))
@@ -89,13 +89,25 @@ class CompletionAnswer:
             self._offset += len(text)
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
+    def _text_bytes(self, token: int) -> bytes:
+        """Bytes as they stand in the answer, where a special token has none."""
+        return b"" if token in self._tokenizer.special_ids else self._tokenizer.bytes_of(token)
+
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
         """Map texts to values; the chosen token is among them. Of equal texts the likelier counts."""
         found: dict[str, float] = {}
         for token, value in (*entry.top, (entry.id, entry.logprob)):
-            text = self._tokenizer.bytes_of(token).decode("utf-8", "replace")
+            text = _name(self._tokenizer.bytes_of(token))
             found[text] = max(found.get(text, _LEAST_LOGPROB), _finite(value))
         return found
+
+
+def _name(raw: bytes) -> str:
+    """Name a token in a map: its text, or for a part of a character OpenAI's `bytes:\\xe2\\x80`."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def _finish(index: int, delta: dict[str, Any], event: TokenEvent) -> Chunk:

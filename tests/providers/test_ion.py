@@ -1,0 +1,308 @@
+"""Ion as a provider, over a tiny model with random weights: shapes, ends, isolation and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.ion import IonProvider
+from ionrouter.schema.request import Kind
+from tests.support.ion_provider import ask, ion_request, local_endpoint, provider_of
+from tests.support.tiny_model import POISON, write_tiny_model
+
+GUARD_S = 60.0
+HI: dict[str, Any] = {"messages": [{"role": "user", "content": "the quick brown fox"}]}
+GREEDY = HI | {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+async def blocks_are_free(provider: IonProvider, endpoint: Any) -> None:
+    for _ in range(int(GUARD_S / 0.02)):
+        load = provider.load_of(endpoint)
+        if load.running == 0 and load.blocks_free == load.blocks_total:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"blocks are still in use: {load}")
+
+
+async def is_running(provider: IonProvider, endpoint: Any) -> None:
+    for _ in range(int(GUARD_S / 0.01)):
+        if provider.load_of(endpoint).running:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nothing runs")
+
+
+async def test_a_chat_answer_is_role_content_finish_usage(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        reply = await ask(provider, ion_request(endpoint, GREEDY))
+    assert reply.chunks[0].choices[0].delta == {"role": "assistant", "content": ""}
+    assert not reply.chunks[0].commits
+    assert reply.chunks[-2].choices[0].delta == {} and reply.choices[0].finishes == ["length"]
+    assert reply.text and reply.choices[0].roles == ["assistant"]
+    assert reply.usage is not None and reply.usage.completion_tokens == 12
+    assert reply.usage.prompt_tokens > 4
+
+
+async def test_the_same_seed_says_the_same_whoever_runs_beside(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    body = GREEDY | {"temperature": 1.5, "seed": 42}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        alone = (await ask(provider, ion_request(endpoint, body))).text
+        others = [GREEDY, GREEDY | {"temperature": 2, "repetition_penalty": 2}, body | {"seed": 43}]
+        requests = [ion_request(endpoint, each) for each in [*others, body, *others]]
+        replies = await asyncio.gather(*(ask(provider, request) for request in requests))
+        assert replies[3].text == alone
+        assert replies[2].text != alone
+        free = [(await ask(provider, ion_request(endpoint, body | {"seed": None}))).text for _ in range(3)]
+        assert len(set(free)) > 1, "without a seed every answer is its own"
+
+
+async def test_choices_are_seeded_one_after_the_other_and_interleaved(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    body = GREEDY | {"temperature": 1.5, "max_tokens": 30}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        reply = await ask(provider, ion_request(endpoint, body | {"seed": 7, "n": 3}))
+        for i in range(3):
+            single = await ask(provider, ion_request(endpoint, body | {"seed": 7 + i}))
+            assert reply.choices[i].text == single.text
+    assert sorted(reply.choices) == [0, 1, 2]
+    assert [choice.finishes for choice in reply.choices.values()] == [["length"]] * 3
+    assert reply.order != sorted(reply.order), "choices are written side by side"
+    assert reply.usage is not None and reply.usage.completion_tokens == 90
+    assert reply.usage.prompt_tokens < 60, "the prompt is counted once"
+
+
+async def test_several_prompts_are_several_choices(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    base = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+
+        async def complete(prompt: Any, **more: Any) -> Any:
+            return await ask(provider, ion_request(endpoint, base | {"prompt": prompt} | more, "completions"))
+
+        singles = [(await complete(prompt)).text for prompt in ("the quick", "def main")]
+        both = await complete(["the quick", "def main"], n=2)
+        assert [both.choices[i].text for i in range(4)] == [singles[0]] * 2 + [singles[1]] * 2
+        ids = [30, 31, 32]
+        assert (await complete([ids, ids])).choices[1].text == (await complete(ids)).text
+        echoed = await complete("the quick", echo=True)
+        assert echoed.text == "the quick" + singles[0]
+        only = await complete("the quick", echo=True, max_tokens=0)
+        assert (only.text, only.choices[0].finishes) == ("the quick", ["length"])
+        assert only.usage is not None and only.usage.completion_tokens == 0
+
+
+async def test_special_tokens_in_a_raw_prompt_are_the_tokens(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        chat = await ask(provider, ion_request(endpoint, GREEDY))
+        raw = "<|im_start|>user\nthe quick brown fox<|im_end|>\n<|im_start|>assistant\n"
+        body = {"prompt": raw, "temperature": 0, "max_tokens": 12, "ignore_eos": True}
+        completion = await ask(provider, ion_request(endpoint, body, "completions"))
+    assert completion.text == chat.text
+    assert completion.usage == chat.usage or completion.usage.prompt_tokens == chat.usage.prompt_tokens
+
+
+async def test_a_second_request_reuses_the_first_ones_prefix_inside_a_tenant(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    body = GREEDY | {"messages": [{"role": "user", "content": "the lazy dog " * 30}]}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+
+        async def cached(tenant: str) -> int:
+            reply = await ask(provider, ion_request(endpoint, body, tenant=tenant))
+            assert reply.usage is not None
+            return reply.usage.cached_tokens
+
+        assert await cached("a") == 0
+        assert await cached("a") >= 16
+        assert await cached("b") == 0
+
+
+async def test_chat_logprobs_have_openais_shape(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        body = GREEDY | {"logprobs": True, "top_logprobs": 3}
+        reply = await ask(provider, ion_request(endpoint, body))
+    entries = [entry for part in reply.choices[0].logprobs for entry in part["content"]]
+    assert len(entries) == 12
+    for entry in entries:
+        assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
+        assert entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 3
+        assert bytes(entry["bytes"]).decode("utf-8", "replace") == entry["token"]
+        best = entry["top_logprobs"][0]
+        assert (best["token"], best["logprob"]) == (entry["token"], entry["logprob"]), "greedy takes the top"
+
+
+async def test_completion_logprobs_point_into_the_text(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        body = {"prompt": "naïve 汉字", "temperature": 1.8, "seed": 3, "max_tokens": 60, "logprobs": 2}
+        reply = await ask(provider, ion_request(endpoint, body | {"ignore_eos": True}, "completions"))
+    text, count = reply.text, 0
+    for part in reply.choices[0].logprobs:
+        lengths = {len(part[key]) for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        assert len(lengths) == 1
+        for token, value, top, offset in zip(*(part[k] for k in part), strict=True):
+            count += 1
+            assert text[offset : offset + len(token)] == token
+            assert -9999.0 <= value <= 0 and value in top.values()
+    assert count == 60
+
+
+async def test_a_stop_string_is_never_sent(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        whole = (await ask(provider, ion_request(endpoint, GREEDY | {"max_tokens": 40}))).text
+        stop = whole[12:18]
+        reply = await ask(provider, ion_request(endpoint, GREEDY | {"max_tokens": 40, "stop": ["\0", stop]}))
+    assert reply.text == whole[: whole.index(stop)]
+    assert reply.choices[0].finishes == ["stop"]
+    assert all(piece for piece in reply.choices[0].pieces)
+
+
+async def test_a_dropped_client_gives_its_blocks_back(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        body = GREEDY | {"max_tokens": 400, "n": 4, "temperature": 1}
+        async with aclosing(provider.stream(ion_request(endpoint, body))) as chunks:
+            async for chunk in chunks:
+                if any(choice.delta.get("content") for choice in chunk.choices):
+                    break
+            assert provider.load_of(endpoint).running > 0
+        await blocks_are_free(provider, endpoint)
+        task = asyncio.create_task(ask(provider, ion_request(endpoint, body)))
+        await is_running(provider, endpoint)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await blocks_are_free(provider, endpoint)
+
+
+async def refused(
+    provider: IonProvider, endpoint: Any, body: dict[str, Any], kind: Kind = "chat"
+) -> UpstreamError:
+    with pytest.raises(UpstreamError) as raised:
+        await ask(provider, ion_request(endpoint, body, kind))
+    return raised.value
+
+
+async def test_a_prompt_beyond_the_context_is_a_400_with_both_lengths(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    shorter = local_endpoint(model, context_length=64)
+    long = {"messages": [{"role": "user", "content": "z " * 2000}]}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        for each, length in ((endpoint, 512), (shorter, 64)):
+            error = await refused(provider, each, long)
+            assert (error.status, error.error_type) == (400, "context_length_exceeded")
+            assert f"context length is {length}" in error.message and " tokens" in error.message
+        fits = await ask(provider, ion_request(shorter, GREEDY | {"max_tokens": 1000}))
+        assert fits.usage is not None and fits.usage.total_tokens == 64
+        assert fits.choices[0].finishes == ["length"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "failure", "param"),
+    [
+        ("chat", {"messages": []}, FailureClass.REQUEST, "messages"),
+        ("chat", {"messages": ["x"]}, FailureClass.REQUEST, "messages"),
+        ("chat", {"messages": [{"role": "user", "content": "\ud800"}]}, FailureClass.REQUEST, "messages"),
+        ("chat", HI | {"top_k": -2}, FailureClass.REQUEST, "top_k"),
+        ("chat", HI | {"tools": [{}]}, FailureClass.ENDPOINT_REQUEST, "tools"),
+        (
+            "chat",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            FailureClass.ENDPOINT_REQUEST,
+            "messages[0].content[0]",
+        ),
+        ("completions", {"prompt": ""}, FailureClass.REQUEST, "prompt"),
+        ("completions", {"prompt": []}, FailureClass.REQUEST, "prompt"),
+        ("completions", {"prompt": [[]]}, FailureClass.REQUEST, "prompt"),
+        ("completions", {"prompt": [""]}, FailureClass.REQUEST, "prompt"),
+        ("completions", {"prompt": [10**6]}, FailureClass.REQUEST, "prompt"),
+        ("completions", {"prompt": ["a"] * 129}, FailureClass.REQUEST, "prompt"),
+        ("completions", {"prompt": "\udc00"}, FailureClass.REQUEST, "prompt"),
+        ("completions", {}, FailureClass.REQUEST, "prompt"),
+        ("embeddings", {"input": "x"}, FailureClass.ENDPOINT_REQUEST, "model"),
+    ],
+)
+async def test_a_bad_request_is_a_400_by_name_and_the_next_one_is_served(
+    model: Path, kind: Kind, body: dict[str, Any], failure: FailureClass, param: str
+) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        error = await refused(provider, endpoint, body, kind)
+        assert (error.failure, error.status, error.param) == (failure, 400, param)
+        assert (await ask(provider, ion_request(endpoint, GREEDY))).text
+
+
+async def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> None:
+    endpoint = local_endpoint(write_tiny_model(tmp_path / "base.gguf", template=None))
+    async with provider_of(endpoint, cache=tmp_path) as provider:
+        error = await refused(provider, endpoint, HI)
+        assert error.failure is FailureClass.ENDPOINT_REQUEST and "no chat template" in error.message
+        body = {"prompt": "hi", "max_tokens": 3, "ignore_eos": True}
+        assert (await ask(provider, ion_request(endpoint, body, "completions"))).usage is not None
+
+
+async def test_a_templates_refusal_reaches_the_client_in_its_own_words(tmp_path: Path) -> None:
+    source = "{{ raise_exception('Only odd conversations are allowed') }}"
+    endpoint = local_endpoint(write_tiny_model(tmp_path / "strict.gguf", template=source))
+    async with provider_of(endpoint, cache=tmp_path) as provider:
+        error = await refused(provider, endpoint, HI)
+    assert (error.failure, error.status) == (FailureClass.ENDPOINT_REQUEST, 400)
+    assert "Only odd conversations are allowed" in error.message
+
+
+async def test_poisoned_logits_are_a_numerical_error(tmp_path: Path) -> None:
+    endpoint = local_endpoint(write_tiny_model(tmp_path / "poisoned.gguf", poisoned=True))
+    async with provider_of(endpoint, cache=tmp_path) as provider:
+        error = await refused(provider, endpoint, {"prompt": [10, POISON, 12]}, "completions")
+        assert (error.failure, error.status, error.code) == (FailureClass.TRANSIENT, 500, "numerical_error")
+        body = {"prompt": [10, 11, 12], "max_tokens": 3, "ignore_eos": True}
+        assert (await ask(provider, ion_request(endpoint, body, "completions"))).usage is not None
+
+
+async def test_a_model_that_is_not_there_is_a_503_with_its_reason(model: Path, tmp_path: Path) -> None:
+    missing = local_endpoint(tmp_path / "nope.gguf")
+    unprepared = local_endpoint(model)
+    provider = IonProvider(tmp_path)
+    provider.prepare([missing])
+    try:
+        (reason,) = await asyncio.wait_for(provider.wait_ready(), GUARD_S)
+        assert "nope.gguf" in reason and provider.load_of(missing).reason == reason
+        error = await refused(provider, missing, HI)
+        assert (error.failure, error.status) == (FailureClass.TRANSIENT, 503)
+        assert "nope.gguf" in error.message
+        assert (await refused(provider, unprepared, HI)).message == "not loaded"
+    finally:
+        await provider.close()
+
+
+async def test_a_request_during_loading_waits_for_the_model(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    provider = IonProvider(model.parent)
+    provider.prepare([endpoint])
+    try:
+        assert provider.load_of(endpoint).reason == "loading"
+        assert (await ask(provider, ion_request(endpoint, GREEDY))).text
+    finally:
+        await provider.close()
+
+
+async def test_equal_settings_share_one_engine(model: Path) -> None:
+    one, two = local_endpoint(model), local_endpoint(model, id="ion/other", model_id="other")
+    async with provider_of(one, two, cache=model.parent) as provider:
+        task = asyncio.create_task(ask(provider, ion_request(one, GREEDY | {"max_tokens": 400})))
+        await is_running(provider, two)
+        assert (await task).usage is not None
