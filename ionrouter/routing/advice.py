@@ -15,20 +15,28 @@ from ionrouter.routing.models import upstream_name
 from ionrouter.routing.resolve import VARIANTS, resolve
 from ionrouter.routing.rules import offers
 from ionrouter.routing.spec import EndpointSpec
-from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
+from ionrouter.routing.table import ModelRoute, RoutingTable
 from ionrouter.routing.yaml_source import Loc
 
 MAX_NAMES = 4  # names shown in one message
 
 
 def find_problems(catalog: Catalog, env: Mapping[str, str], today: datetime.date) -> list[Problem]:
-    """Run every check. `today` decides which models are retired."""
+    """Run every check on a catalog without errors. `today` decides which models are retired."""
     table = compile_table(catalog, env)
     return [
-        *_unset_keys(catalog, table),
-        *_retired_models(catalog, today),
+        *find_local_problems(catalog, env, today),
         *(problem for advise in _BY_CATALOG for problem in advise(catalog)),
         *(problem for look in _BY_TABLE for problem in look(catalog, table)),
+    ]
+
+
+def find_local_problems(catalog: Catalog, env: Mapping[str, str], today: datetime.date) -> list[Problem]:
+    """Run the checks that look at one entry, which hold whatever else is wrong in the file."""
+    return [
+        *_unset_keys(catalog, env),
+        *_retired_models(catalog, today),
+        *(problem for advise in _BY_ENTRY for problem in advise(catalog)),
     ]
 
 
@@ -36,19 +44,17 @@ def _warn(catalog: Catalog, loc: Loc, message: str) -> Problem:
     return catalog.source.problem(loc, message, "warning")
 
 
-def _all_endpoints(table: RoutingTable) -> Iterator[Endpoint]:
-    for model in table.models.values():
-        yield from model.endpoints
-    for pattern in table.patterns:
-        yield pattern.endpoint
-
-
-def _unset_keys(catalog: Catalog, table: RoutingTable) -> Iterator[Problem]:
+def _unset_keys(catalog: Catalog, env: Mapping[str, str]) -> Iterator[Problem]:
     """One warning a variable, with all that it disables."""
     disabled = defaultdict[str, list[str]](list)
-    for endpoint in _all_endpoints(table):
-        if endpoint.disabled and endpoint.key_variable:
-            disabled[endpoint.key_variable].append(endpoint.id)
+    for loc, offer, spec in offers(catalog):
+        for variable in spec.keys:
+            if not env.get(variable, "").strip():
+                disabled[variable].append(f"{offer.provider}/{loc[1]}")
+    for slug, spec in catalog.spec.providers.items():
+        for variable in spec.keys if spec.discover else ():
+            if not env.get(variable, "").strip():
+                disabled[variable].append(f"discovery at {slug}")
     for variable, names in disabled.items():
         yield _warn(
             catalog, _place_of_key(catalog, variable), f"{variable} is unset; disabled: {_joined(names)}"
@@ -69,17 +75,16 @@ def _joined(names: list[str]) -> str:
 
 
 def _retired_models(catalog: Catalog, today: datetime.date) -> Iterator[Problem]:
-    for name, model in catalog.spec.models.items():
-        for index, offer in enumerate(model.endpoints):
-            owner = catalog.spec.providers[offer.provider].litellm_provider
-            date = owner and catalog.prices.deprecated_on(owner, upstream_name(name, offer))
-            if not owner or not date:
-                continue
-            verb = "has been retired there since" if date <= today else "will be retired there on"
-            successor = catalog.prices.successor_of(owner, upstream_name(name, offer))
-            hint = f"; named successor: {successor}" if successor else ""
-            message = f"{verb} {date}, by litellm's price list{hint}"
-            yield _warn(catalog, ("models", name, "endpoints", index, "model"), message)
+    for loc, offer, spec in offers(catalog):
+        owner = spec.litellm_provider
+        model = upstream_name(str(loc[1]), offer) if isinstance(offer, EndpointSpec) else ""
+        date = owner and catalog.prices.deprecated_on(owner, model)
+        if not owner or not date:
+            continue
+        verb = "has been retired there since" if date <= today else "will be retired there on"
+        successor = catalog.prices.successor_of(owner, model)
+        hint = f"; named successor: {successor}" if successor else ""
+        yield _warn(catalog, (*loc, "model"), f"{verb} {date}, by litellm's price list{hint}")
 
 
 def _unpriced(catalog: Catalog) -> Iterator[Problem]:
@@ -188,14 +193,8 @@ def _dead_ends(catalog: Catalog, table: RoutingTable) -> Iterator[Problem]:
             yield _warn(catalog, ("models", model.id), "neither this model nor a fallback has an endpoint")
 
 
-_BY_CATALOG: tuple[Callable[[Catalog], Iterator[Problem]], ...] = (
-    _unpriced,
-    _prices_per_token,
-    _litellm_names,
-    _doubled_prefix,
-    _missing_weights,
-    _unused_providers,
-    _odd_fallbacks,
-    _variant_names,
-)
+_Advice = tuple[Callable[[Catalog], Iterator[Problem]], ...]
+
+_BY_ENTRY: _Advice = (_unpriced, _prices_per_token, _litellm_names, _doubled_prefix, _missing_weights)
+_BY_CATALOG: _Advice = (_unused_providers, _odd_fallbacks, _variant_names)
 _BY_TABLE: tuple[Callable[[Catalog, RoutingTable], Iterator[Problem]], ...] = (_false_redundancy, _dead_ends)

@@ -54,21 +54,31 @@ def check(
 ) -> list[Problem]:
     """All errors and warnings of routes.yaml: errors first, then by line."""
     try:
-        return list(load(path, env, prices, today).warnings)
+        source = read_source(Path(path))
     except ConfigError as error:
         return list(error.problems)
+    catalog, errors = _checked(source, prices)
+    day = today or datetime.datetime.now(datetime.UTC).date()
+    advise = advice.find_local_problems if errors else advice.find_problems
+    return errors + _in_order(advise(catalog, env, day))
 
 
 def _load(
     source: Source, env: Mapping[str, str], prices: PriceBook | None, today: datetime.date | None
 ) -> Catalog:
+    catalog, errors = _checked(source, prices)
+    if errors:
+        raise ConfigError(errors)
+    day = today or datetime.datetime.now(datetime.UTC).date()
+    return replace(catalog, warnings=tuple(_in_order(advice.find_problems(catalog, env, day))))
+
+
+def _checked(source: Source, prices: PriceBook | None) -> tuple[Catalog, list[Problem]]:
+    """The valid part of a file and all of its errors, in the order of its lines."""
     validated = validate(source)
     catalog = Catalog(validated.spec, source, read_price_book() if prices is None else prices)
     errors = [*validated.problems, *graph.find_problems(source), *rules.find_problems(catalog)]
-    if errors:
-        raise ConfigError(_in_order(errors))
-    day = today or datetime.datetime.now(datetime.UTC).date()
-    return replace(catalog, warnings=tuple(_in_order(advice.find_problems(catalog, env, day))))
+    return catalog, _in_order(errors)
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:

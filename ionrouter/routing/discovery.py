@@ -16,7 +16,7 @@ import orjson
 from ionrouter.routing.atomic_file import replace_file
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import compile_provider
-from ionrouter.routing.identity import identity_of
+from ionrouter.routing.identity import account_of
 from ionrouter.routing.table import Provider
 from ionrouter.routing.upstream_list import UpstreamList, parse_models
 
@@ -90,7 +90,7 @@ async def _listing(
 
 def _file(provider: Provider, folder: Path) -> Path:
     # The address is part of the name: another server under the same slug has another list.
-    return folder / f"models-{provider.slug}-{identity_of(provider, '', None)}.json"
+    return folder / f"models-{provider.slug}-{account_of(provider, None)}.json"
 
 
 def _write(provider: Provider, folder: Path, answer: Any, now: float) -> None:

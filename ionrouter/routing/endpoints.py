@@ -108,7 +108,7 @@ def _endpoint(draft: Draft, catalog: Catalog, env: Mapping[str, str], variable: 
     caches = provider.type == "ion" or (price.cache_read is not None and price.cache_read < price.prompt)
     return Endpoint(
         id=f"{provider.slug}/{draft.model_id}",
-        identity=identity_of(provider, local.weights if local else draft.upstream_model, variable),
+        identity=identity_of(provider, _computed(local) if local else draft.upstream_model, variable),
         model_id=draft.model_id,
         provider=provider,
         upstream_model=draft.upstream_model,
@@ -133,6 +133,11 @@ def _endpoint(draft: Draft, catalog: Catalog, env: Mapping[str, str], variable: 
         region=provider.region,
         price_source=source,
     )
+
+
+def _computed(local: LocalModel) -> str:
+    """What the engine inside runs: the same weights in exact numerics are another endpoint."""
+    return local.weights if local.numerics == "fast" else f"{local.weights}#{local.numerics}"
 
 
 def price_of(draft: Draft) -> tuple[Price, PriceSource]:

@@ -1,4 +1,8 @@
-"""What makes an endpoint itself across reloads: statistics and breakers are kept by it."""
+"""What makes an endpoint itself across reloads: statistics and breakers are kept by it.
+
+An identity is `<account>:<model>`, both hashes. A pattern's is the account alone, and all that it makes
+begins with it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,19 @@ import json
 from ionrouter.routing.table import Provider
 
 
-def identity_of(provider: Provider, upstream_model: str, key_variable: str | None) -> str:
-    """Hash of (type, address, upstream model, key variable, region), 16 hexadecimal digits.
-
-    Price, timeouts and weight may change without changing it. `upstream_model` is the source of the weights
-    for the engine inside. The address is the base URL, or else litellm's name of the provider.
-    """
+def account_of(provider: Provider, key_variable: str | None) -> str:
+    """Hash of (type, address, key variable, region); the address is the base URL, else litellm's name."""
     address = provider.base_url or provider.litellm_provider or provider.slug
-    parts = [provider.type, address, upstream_model, key_variable or "", provider.region or ""]
+    return _hash(provider.type, address, key_variable or "", provider.region or "")
+
+
+def identity_of(provider: Provider, upstream_model: str, key_variable: str | None) -> str:
+    """Identity of one model at one account. Price, timeouts and weight may change without changing it.
+
+    `upstream_model` is the source of the weights for the engine inside.
+    """
+    return f"{account_of(provider, key_variable)}:{_hash(upstream_model)}"
+
+
+def _hash(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import Draft, compile_offer, compile_provider, draft_of, with_unique_ids
 from ionrouter.routing.globs import precision
+from ionrouter.routing.identity import account_of
 from ionrouter.routing.spec import EndpointSpec, ModelSpec, PatternSpec
 from ionrouter.routing.table import Endpoint, KnownModel, ModelRoute, Pattern, Provider
 from ionrouter.routing.upstream_list import UpstreamModel
@@ -131,8 +132,9 @@ def compile_patterns(catalog: Catalog, env: Mapping[str, str]) -> tuple[Pattern,
         provider = compile_provider(spec.provider, catalog.spec.providers[spec.provider])
         draft = draft_of(catalog, glob, spec, provider, pattern_template(glob, spec, provider))
         known = _known_models(catalog, provider) if spec.prices is None else {}
-        endpoints = compile_offer(draft, catalog, env)
-        patterns += [Pattern(glob, endpoint, known) for endpoint in endpoints]
+        for endpoint in compile_offer(draft, catalog, env):
+            account = account_of(provider, endpoint.key_variable)
+            patterns.append(Pattern(glob, replace(endpoint, identity=account), known))
     return tuple(patterns)
 
 

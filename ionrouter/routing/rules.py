@@ -28,6 +28,13 @@ _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = 
     "fake": ((), ("base_url", "litellm_provider", "discover", "forward_provider")),
 }
 _ION_FIELDS = ("weights", "sha256", "numerics", "kv_memory", "max_running", "threads")
+# What `options` may hold by provider type; None: anything (the script of a trial).
+_OPTIONS: dict[ProviderType, tuple[str, ...] | None] = {
+    "ion": (),
+    "litellm": ("max_tokens_field",),
+    "openai": ("max_tokens_field",),
+    "fake": None,
+}
 _KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "proxy-authorization", "cookie"})
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = frozenset({"model", "name", "author"})
@@ -117,6 +124,19 @@ def _endpoint_fields(catalog: Catalog) -> Iterator[Problem]:
                 yield catalog.source.problem((*loc, field), message)
 
 
+def _options(catalog: Catalog) -> Iterator[Problem]:
+    places: list[tuple[Loc, ProviderType, dict[str, Any]]] = [
+        (("providers", slug), spec.type, spec.options) for slug, spec in catalog.spec.providers.items()
+    ]
+    places += [(loc, provider.type, offer.options) for loc, offer, provider in offers(catalog)]
+    for loc, kind, options in places:
+        known = _OPTIONS[kind]
+        for name in options if known is not None else ():
+            if name not in (known or ()):
+                message = f"unknown option of type {kind}; known: {', '.join(known or ['none'])}"
+                yield catalog.source.problem((*loc, "options", name), message)
+
+
 def _deadlines(catalog: Catalog) -> Iterator[Problem]:
     for loc, offer, provider in offers(catalog):
         timeouts = timeouts_of(catalog, provider, offer)
@@ -182,6 +202,7 @@ RULES: tuple[Rule, ...] = (
     _provider_addresses,
     _provider_keys,
     _endpoint_fields,
+    _options,
     _deadlines,
     _same_endpoint_twice,
     _models_lead_somewhere,

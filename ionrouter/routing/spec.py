@@ -21,7 +21,7 @@ from ionrouter.routing.values import (
     upstream_url,
 )
 
-Strategy = Literal["expected-cost", "price", "throughput", "latency", "weighted", "order"]
+Strategy = Literal["expected-cost", "price", "throughput", "latency", "weighted", "round-robin", "least-busy"]
 Privacy = Literal["allow", "deny"]
 # OpenRouter's list of quantizations.
 Quantization = Literal["int4", "int8", "fp4", "fp6", "fp8", "fp16", "bf16", "fp32", "unknown"]

@@ -66,11 +66,14 @@ def read_source(path: Path) -> Source:
 def parse_source(text: str, path: Path) -> Source:
     """Parse YAML text; raises ConfigError with lines: duplicate keys, tabs, anchors, syntax."""
     try:
-        root = YAML(typ="rt").compose(text)
+        loader = YAML(typ="safe", pure=True)
+        loader.allow_duplicate_keys = True  # _walk refuses them, all at once
+        root = loader.compose(text)
         lines, problems = _walk(root)
         if problems:
             raise ConfigError(problems)
-        return Source(path, text, _construct(text), lines)
+        data = None if root is None else loader.constructor.construct_document(root)
+        return Source(path, text, data, lines)
     except MarkedYAMLError as error:
         raise ConfigError([_syntax_problem(error, text)]) from None
     except ReaderError as error:
@@ -99,12 +102,6 @@ def _read_text(path: Path) -> str:
 
 def _code_point(character: str | int) -> str:
     return f"U+{character if isinstance(character, int) else ord(character):04X}"
-
-
-def _construct(text: str) -> Any:
-    loader = YAML(typ="safe", pure=True)
-    loader.allow_duplicate_keys = True  # _walk has refused them already, all at once
-    return loader.load(text)
 
 
 _HINTS = (

@@ -35,7 +35,7 @@ def test_each_of_several_keys_is_warned_of_alone() -> None:
     text = "providers:\n  p:\n    type: fake\n    keys:\n      - K1\n      - K2\n"
     text += "models: {m: {endpoints: [{provider: p}]}}\n"
     shown = [str(problem) for problem in warnings(text, {"K1": "x"})]
-    assert shown == ["line 6: providers.p.keys[1]: K2 is unset; disabled: p/m#2"]
+    assert shown == ["line 6: providers.p.keys[1]: K2 is unset; disabled: p/m"]
 
 
 RETIRED = [
@@ -168,10 +168,22 @@ def test_a_group_of_nothing_is_told() -> None:
     ] * 2
 
 
-def test_check_gives_errors_alone_or_warnings_alone(tmp_path: Path) -> None:
+def test_discovery_without_a_key_is_told(tmp_path: Path) -> None:
+    text = "providers: {p: {type: openai, base_url: 'https://h.example.com', keys: [K], discover: true}}\n"
+    assert [str(problem) for problem in warnings(text)] == [
+        "line 1: providers.p.keys[0]: K is unset; disabled: discovery at p"
+    ]
+
+
+def test_check_gives_errors_and_with_them_the_warnings_that_hold_anyway(tmp_path: Path) -> None:
     path = tmp_path / "routes.yaml"
     path.write_text(BASE + LOCAL + USED)
     assert [p.severity for p in check(path, {}, BOOK, TODAY)] == ["warning"]
     path.write_text(BASE + LOCAL + USED + "aliases: {a: nobody}\n")
-    assert [p.severity for p in check(path, {}, BOOK, TODAY)] == ["error"]
+    assert [p.severity for p in check(path, {}, BOOK, TODAY)] == ["error", "warning"]
+    path.write_text("models: {m: {endpoints: [{provider: gone}]}}\naliases: {a: a}\n")
+    assert [str(p) for p in check(path, {}, BOOK, TODAY)] == [
+        "line 1: models.m.endpoints[0].provider: no provider 'gone'",
+        "line 2: aliases.a: aliases go round in a circle: a -> a",
+    ]
     assert [p.severity for p in check(tmp_path / "none", {}, BOOK, TODAY)] == ["error"]

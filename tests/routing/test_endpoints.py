@@ -174,6 +174,12 @@ def test_an_endpoint_becomes_another_with_its_model_address_key_or_region() -> N
     assert len(set(identities)) == len(identities)
 
 
+def test_exact_numerics_are_another_endpoint() -> None:
+    fast, exact = "weights: 'hf:o/r/f'", "weights: 'hf:o/r/f', numerics: exact"
+    assert offer(fast, "local").identity != offer(exact, "local").identity
+    assert offer(fast, "local").identity == offer(fast + ", numerics: fast", "local").identity
+
+
 def test_the_model_says_what_goes_in_and_the_shorter_context_wins_nearest() -> None:
     text = (
         BASE
@@ -192,8 +198,9 @@ models:
 
 def test_settings_of_all_kinds_arrive() -> None:
     endpoint = offer(
-        "model: x, weight: 3, upstream_stream: always, cooldown: 0, options: {script: [a]}, "
-        "expected: {ttft: 0.5, throughput: 90}, max_completion_tokens: 11"
+        provider="script",
+        fields="model: x, weight: 3, upstream_stream: always, cooldown: 0, options: {script: [a]}, "
+        "expected: {ttft: 0.5, throughput: 90}, max_completion_tokens: 11",
     )
     assert (endpoint.weight, endpoint.upstream_stream, endpoint.cooldown_s) == (3, "always", 0)
     assert endpoint.options == {"script": ["a"]}

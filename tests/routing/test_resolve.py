@@ -91,6 +91,13 @@ def test_the_same_endpoint_has_the_same_identity_listed_or_by_pattern() -> None:
     assert by_pattern.endpoints[0].identity == listed.identity
 
 
+def test_what_a_pattern_makes_has_an_identity_that_begins_with_the_patterns() -> None:
+    route = resolve(TABLE, "acme/big")
+    assert route is not None
+    patterns = [p.endpoint.identity for p in TABLE.patterns if p.glob == "acme/*"]
+    assert [e.identity.partition(":")[0] for e in route.endpoints] == patterns
+
+
 def test_names_with_control_characters_or_spaces_have_no_pattern() -> None:
     assert resolve(TABLE, "a b") is None
     assert resolve(TABLE, "a\r\nb") is None

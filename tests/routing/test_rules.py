@@ -58,6 +58,14 @@ CASES = {
         "patterns: {'*': {provider: local}}\n",
         ["line 6: patterns.*.provider: the engine inside serves listed models only"],
     ),
+    "an option nobody reads": (
+        "  p: {type: openai, base_url: 'http://h', options: {api_key: x}}\n"
+        "models:\n  m: {endpoints: [{provider: local, weights: 'hf:o/r/f', options: {y: 1}}]}\n",
+        [
+            "line 6: providers.p.options.api_key: unknown option of type openai; known: max_tokens_field",
+            "line 8: models.m.endpoints[0].options.y: unknown option of type ion; known: none",
+        ],
+    ),
     "a deadline after the end": (
         "models:\n  m:\n    endpoints:\n      - provider: vllm\n        timeouts: {first_token: 700}\n",
         ["line 10: models.m.endpoints[0].timeouts: first_token (700 s) is longer than total (600 s)"],

@@ -54,8 +54,8 @@ CASES = {
     "models as a list": ("models: [a]\n", "line 6: models: must be a mapping"),
     "a strategy that is not": (
         "routing:\n  strategy: cheap\n",
-        "line 7: routing.strategy: must be 'expected-cost', 'price', 'throughput', 'latency', 'weighted' or "
-        "'order'",
+        "line 7: routing.strategy: must be 'expected-cost', 'price', 'throughput', 'latency', 'weighted', "
+        "'round-robin' or 'least-busy'",
     ),
     "too small": ("routing: {spread: 0.5}\n", "line 6: routing.spread: must be at least 1"),
     "too large": ("routing: {explore: 2}\n", "line 6: routing.explore: must be at most 1"),
