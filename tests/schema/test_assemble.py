@@ -1,0 +1,96 @@
+"""Chunks into a whole answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
+from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
+
+
+def whole(*deltas: ChoiceDelta) -> Complete:
+    assembly = Assembly()
+    for delta in deltas:
+        assembly.add(Chunk((delta,)))
+    return assembly.complete()
+
+
+def d(delta: dict[str, Any], index: int = 0, finish: Any = None, **more: Any) -> ChoiceDelta:
+    return ChoiceDelta(index, delta, finish, finish, **more)
+
+
+def test_text_is_joined_and_the_finish_kept() -> None:
+    got = whole(
+        d({"role": "assistant", "content": ""}), d({"content": "a"}), d({"content": "b"}), d({}, 0, "stop")
+    )
+    assert got.choices == (Choice(0, {"role": "assistant", "content": "ab"}, "stop", "stop"),)
+
+
+def test_choices_stay_apart() -> None:
+    """G32"""
+    got = whole(
+        d({"content": "A0"}), d({"content": "B0"}, 1), d({"content": "A1"}), d({"content": "B1"}, 1),
+        d({}, 1, "stop"), d({}, 0, "length"),
+    )  # fmt: skip
+    assert [(c.index, c.message["content"], c.finish_reason) for c in got.choices] == [
+        (0, "A0A1", "length"),
+        (1, "B0B1", "stop"),
+    ]
+
+
+def test_tool_calls_are_joined_by_index() -> None:
+    got = whole(
+        d({"tool_calls": [{"index": 0, "id": "t1", "function": {"name": "f", "arguments": '{"a"'}}]}),
+        d({"tool_calls": [{"index": 1, "id": "t2", "function": {"name": "g", "arguments": "{}"}}]}),
+        d({"tool_calls": [{"index": 0, "function": {"arguments": ":1}"}}]}),
+        d({}, 0, "tool_calls"),
+    )
+    calls = got.choices[0].message["tool_calls"]
+    assert [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in calls] == [
+        ("t1", "f", '{"a":1}'),
+        ("t2", "g", "{}"),
+    ]
+    assert got.choices[0].message["content"] is None
+
+
+def test_logprobs_reasoning_and_details_are_collected() -> None:
+    got = whole(
+        d({"reasoning": "h", "reasoning_details": [1]}, logprobs={"content": [{"token": "a"}]}),
+        d(
+            {"reasoning": "m", "reasoning_details": [2]},
+            logprobs={"content": [{"token": "b"}], "refusal": None},
+        ),
+    )
+    message = got.choices[0].message
+    assert (message["reasoning"], message["reasoning_details"]) == ("hm", [1, 2])
+    assert got.choices[0].logprobs == {"content": [{"token": "a"}, {"token": "b"}]}
+
+
+def test_plain_completions_have_text_and_no_role() -> None:
+    assert whole(d({"text": "a"}), d({"text": "b"})).choices[0].message == {"text": "ab"}
+
+
+def test_a_whole_answer_passes_through_and_back() -> None:
+    complete = Complete(
+        (Choice(0, {"role": "assistant", "content": "x", "tool_calls": [{"id": "t"}]}, "stop"),)
+    )
+    assembly = Assembly()
+    assembly.add(complete)
+    assert assembly.complete() is complete
+    assert as_chunk(complete).choices[0].delta["tool_calls"] == [{"index": 0, "id": "t"}]
+
+
+def test_what_counts_as_an_answer() -> None:
+    assert has_answer(Complete((Choice(0, {"content": "x"}, None),)))
+    assert has_answer(Complete((Choice(0, {"content": ""}, "stop"),)))
+    assert has_answer(Complete(data=({"embedding": []},)))
+    assert not has_answer(Complete())
+    assert not has_answer(Complete((Choice(0, {"content": ""}, None),)))
+    assert not has_answer(Complete((Choice(0, {"content": ""}, "error"),)))
+
+
+def test_what_counts_as_filtered_and_empty() -> None:
+    assert is_filtered_empty(Chunk((d({"content": ""}, 0, "content_filter"),)))
+    assert not is_filtered_empty(Chunk((d({"content": "x"}, 0, "content_filter"),)))
+    assert not is_filtered_empty(Chunk((d({}, 0, "content_filter"), d({}, 1, "stop"))))
+    assert not is_filtered_empty(Chunk((d({}),)))

@@ -1,0 +1,41 @@
+"""Counting as events pass."""
+
+from __future__ import annotations
+
+from ionrouter.schema.events import ChoiceDelta, Chunk, Complete
+from ionrouter.schema.tally import Tally
+from ionrouter.schema.usage import Usage
+
+
+def said(**delta: object) -> Chunk:
+    return Chunk((ChoiceDelta(0, dict(delta)),))
+
+
+def test_the_first_usable_event_starts_the_clock_and_gaps_are_between_such() -> None:
+    tally = Tally()
+    for event, now in ((said(role="assistant", content=""), 1.0), (said(content="a"), 5.0), (said(), 6.0)):
+        tally.add(event, now)
+    tally.add(said(content="b"), 8.0)
+    tally.add(said(content="c"), 9.0)
+    assert (tally.first_at, tally.last_at, tally.max_gap_s) == (5.0, 9.0, 3.0)
+
+
+def test_the_last_usage_stands_and_a_missing_one_erases_nothing() -> None:
+    """G109"""
+    tally = Tally()
+    for usage in (Usage(10, 3), None, Usage(10, 3)):
+        tally.add(Chunk(usage=usage), 1.0)
+    assert tally.usage_or_estimate(99) == (Usage(10, 3), False)
+
+
+def test_four_characters_are_a_token_where_none_are_reported_tool_calls_included() -> None:
+    tally = Tally()
+    tally.add(said(content="12345"), 1.0)
+    tally.add(said(tool_calls=[{"function": {"name": "abc", "arguments": "{}"}}]), 1.0)
+    assert tally.usage_or_estimate(7) == (Usage(7, 3), True)
+
+
+def test_data_counts_as_an_answer() -> None:
+    tally = Tally()
+    tally.add(Complete(data=({"embedding": [1.0]},)), 2.0)
+    assert tally.first_at == 2.0

@@ -1,0 +1,111 @@
+"""An upstream under deadlines: reconnecting, timing out, closing, cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.schema.events import ChoiceDelta, Chunk, ProviderEvent
+from ionrouter.upstream import opened
+
+PIECE = Chunk((ChoiceDelta(0, {"content": "x"}),))
+REFUSED = UpstreamError(FailureClass.TRANSIENT, "refused", code="connect_error")
+
+
+@dataclass
+class Work:
+    """Each opening plays the next step: an exception to raise, or seconds to wait before the only event."""
+
+    steps: list[Any]
+    limit_s: float = 10.0
+    closed: int = 0
+    events: list[AsyncIterator[ProviderEvent]] = field(default_factory=list)
+    on_close: Exception | None = None
+
+    async def _play(self, step: Any) -> AsyncIterator[ProviderEvent]:
+        try:
+            if isinstance(step, Exception):
+                raise step
+            await asyncio.sleep(step)
+            yield PIECE
+        finally:
+            self.closed += 1
+            if self.on_close is not None:
+                raise self.on_close
+
+    def open(self) -> AsyncIterator[ProviderEvent]:
+        self.events.append(self._play(self.steps[len(self.events)]))
+        return self.events[-1]
+
+    def limit(self) -> tuple[float, str]:
+        return self.limit_s, "the answer"
+
+    def may_reconnect(self, error: BaseException) -> bool:
+        return error is REFUSED
+
+    def jitter_s(self) -> float:
+        return 0.0
+
+
+async def read(work: Work) -> list[ProviderEvent]:
+    got = []
+    async with opened(work) as upstream:
+        while (event := await upstream.next()) is not None:
+            got.append(event)
+    return got
+
+
+async def test_events_come_through_and_the_upstream_is_closed() -> None:
+    work = Work([0])
+    assert await read(work) == [PIECE] and work.closed == 1
+
+
+async def test_a_refused_connection_is_opened_once_more_and_no_more() -> None:
+    work = Work([REFUSED, 0])
+    assert await read(work) == [PIECE] and len(work.events) == 2
+    hopeless = Work([REFUSED, REFUSED, 0])
+    with pytest.raises(UpstreamError, match=r"^refused$"):  # G58: the cause itself, no wrapper
+        await read(hopeless)
+    assert len(hopeless.events) == 2 == hopeless.closed
+
+
+async def test_no_event_in_time_says_what_was_awaited() -> None:
+    work = Work([60], limit_s=0.05)
+    async with asyncio.timeout(20):
+        with pytest.raises(UpstreamError, match="the answer did not come in time") as caught:
+            await read(work)
+    assert (caught.value.failure, caught.value.code) == (FailureClass.TRANSIENT, "timeout")
+    assert work.closed == 1
+
+
+async def test_a_time_that_is_up_already_still_ends_in_a_timeout() -> None:
+    with pytest.raises(UpstreamError, match="in time"):
+        await read(Work([60], limit_s=-1.0))
+
+
+async def test_an_upstreams_own_timeout_is_told_apart() -> None:
+    with pytest.raises(UpstreamError, match="timed out: pool"):
+        await read(Work([TimeoutError("pool")]))
+
+
+@pytest.mark.parametrize("on_close", [None, OSError("cannot close"), TimeoutError("closing")])
+async def test_being_cancelled_stays_being_cancelled_whatever_the_upstream_raises(
+    on_close: Exception | None,
+) -> None:
+    work = Work([60], on_close=on_close)
+    task = asyncio.create_task(read(work))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.closed == 1
+
+
+async def test_a_timeout_stays_one_whatever_the_upstream_raises() -> None:
+    with pytest.raises(UpstreamError, match="in time"):
+        await read(Work([60], limit_s=0.05, on_close=OSError("cannot close")))
