@@ -50,10 +50,12 @@ class OpenAIProvider:
         *,
         redact: Redactor | None = None,
         clock: Callable[[], float] = time.time,
+        trailer_s: float = TRAILER_S,
     ) -> None:
         self._env = env
         self._redact = redact or Redactor()
         self._clock = clock  # wall clock, for dates in Retry-After
+        self._trailer_s = trailer_s
         self._outgoing = Outgoing()
         self._draining: set[asyncio.Task[None]] = set()
 
@@ -173,7 +175,7 @@ class OpenAIProvider:
         elif "html" in response.content_type:
             raise errors.fault("malformed", "the upstream answered with an HTML page")
         else:
-            async for chunk in _sse_chunks(response.content, request, errors):
+            async for chunk in _sse_chunks(response.content, request, errors, self._trailer_s):
                 yield chunk
 
     def _let_go(self, response: aiohttp.ClientResponse, *, is_whole: bool) -> None:
@@ -189,13 +191,13 @@ class OpenAIProvider:
 
 
 async def _sse_chunks(
-    content: aiohttp.StreamReader, request: UpstreamRequest, errors: ErrorReader
+    content: aiohttp.StreamReader, request: UpstreamRequest, errors: ErrorReader, trailer_s: float
 ) -> AsyncIterator[Chunk]:
     stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
     decoder = SseDecoder()
     is_over = False
     while not is_over:
-        data = await _next_bytes(content, trailer_s=TRAILER_S if stream.is_finished else None)
+        data = await _next_bytes(content, trailer_s=trailer_s if stream.is_finished else None)
         for event in _decode(decoder, data, errors):
             for payload in _payloads(event, errors):
                 if (chunk := stream.chunk(payload)) is not None:

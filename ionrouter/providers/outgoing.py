@@ -61,7 +61,7 @@ class Outgoing:
         if URL(url).scheme == "https" or allow_http:
             self._any = self._any or _new_session(DefaultResolver())
             return self._any
-        self._private = self._private or _new_session(_PrivateResolver())
+        self._private = self._private or _new_session(PrivateResolver(DefaultResolver()))
         return self._private
 
     async def close(self) -> None:
@@ -149,11 +149,11 @@ def _new_session(resolver: AbstractResolver) -> aiohttp.ClientSession:
     )
 
 
-class _PrivateResolver(AbstractResolver):
+class PrivateResolver(AbstractResolver):
     """Resolves names to private addresses only; the answer is what gets connected to."""
 
-    def __init__(self) -> None:
-        self._resolver = DefaultResolver()
+    def __init__(self, resolver: AbstractResolver) -> None:
+        self._resolver = resolver
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

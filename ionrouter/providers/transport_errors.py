@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 
 import aiohttp
@@ -56,6 +57,5 @@ def _is_not_allowed(error: BaseException) -> bool:
 
 def _reason(error: BaseException) -> str:
     """The operating system's short reason ("Connection refused"), without host and port."""
-    inner = getattr(error, "os_error", error)
-    text = getattr(inner, "strerror", None)
-    return text if isinstance(text, str) and len(text) < 100 and "[" not in text else ""
+    number = getattr(getattr(error, "os_error", error), "errno", None)
+    return os.strerror(number) if isinstance(number, int) and number > 0 else ""

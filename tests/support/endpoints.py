@@ -13,6 +13,7 @@ from ionrouter.routing.table import Endpoint, Provider, ProviderType, Timeouts
 from ionrouter.schema.events import Chunk, Complete
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Usage
+from tests.support.upstream import Upstream
 
 HELLO: Mapping[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 # Guards, far above what anything takes: dispatch enforces the real ones.
@@ -56,6 +57,12 @@ def make_request(
     return UpstreamRequest(
         request_id="gen-1", kind=kind, endpoint=endpoint, body=body, stream=stream, options=options or {}
     )
+
+
+def ask(up: Upstream, **options: Any) -> UpstreamRequest:
+    """One attempt at a scripted upstream; `endpoint` holds options of make_endpoint, the rest of make_request."""
+    endpoint = make_endpoint(up.base_url, **options.pop("endpoint", {}))
+    return make_request(endpoint, options.pop("body", HELLO), **options)
 
 
 @dataclass

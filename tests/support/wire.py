@@ -114,8 +114,12 @@ def chunked(
 
 
 def event(payload: Any) -> bytes:
-    """One SSE event holding JSON."""
-    return b"data: " + json.dumps(payload, ensure_ascii=False).encode() + b"\n\n"
+    """One SSE event holding JSON, raw UTF-8; a lone surrogate goes out as its ASCII escape."""
+    try:
+        text = json.dumps(payload, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        text = json.dumps(payload).encode()
+    return b"data: " + text + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

@@ -1,0 +1,156 @@
+"""Where requests may go and what their headers hold."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from typing import Any
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from ionrouter import __version__
+from ionrouter.errors import ConfigError
+from ionrouter.providers.outgoing import (
+    AddressNotAllowed,
+    Outgoing,
+    PrivateResolver,
+    build_headers,
+    is_private,
+    url_problem,
+)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.example/v1", "http://127.0.0.1:8000/v1", "http://localhost:8000", "http://10.1.2.3/v1",
+        "http://192.168.0.9:1/v1", "http://172.31.0.1/v1", "http://[::1]:8000/v1", "http://[fd00::1]/v1",
+        "http://100.64.0.7/v1", "http://vllm:8000/v1",
+    ],
+)  # fmt: skip
+def test_https_anywhere_and_http_to_private_addresses_is_fine(url: str) -> None:
+    assert url_problem(url) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://8.8.8.8/v1", "http://[2001:4860:4860::8888]/v1", "http://169.254.169.254/latest",
+        "http://[::ffff:8.8.8.8]/v1", "http://172.32.0.1/v1", "ftp://10.0.0.1/", "file:///etc/passwd", "",
+        "api.example/v1", "http://", "https://user:pass@api.example/v1", "http://[::1",
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused_with_words(url: str) -> None:
+    problem = url_problem(url)
+    assert problem
+    assert "pass" not in problem
+
+
+def test_allow_http_allows_public_http_only() -> None:
+    assert url_problem("http://8.8.8.8/v1", allow_http=True) is None
+    assert url_problem("ftp://8.8.8.8/v1", allow_http=True)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("127.8.9.1", True), ("10.0.0.1", True), ("169.254.169.254", False), ("8.8.8.8", False),
+     ("::ffff:10.0.0.1", True), ("::ffff:8.8.8.8", False), ("fe80::1", False), ("224.0.0.1", False)],
+)  # fmt: skip
+def test_private_means_reachable_without_the_internet(address: str, expected: bool) -> None:
+    assert is_private(ipaddress.ip_address(address)) is expected
+
+
+class Fixed(AbstractResolver):
+    """Answers every name with the same addresses."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+
+    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
+        return [
+            ResolveResult(hostname=host, host=a, port=port, family=2, proto=0, flags=0)
+            for a in self.addresses
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_name_is_judged_by_the_addresses_it_leads_to() -> None:
+    found = await PrivateResolver(Fixed("10.0.0.1", "::1")).resolve("vllm", 80)
+    assert [r["host"] for r in found] == ["10.0.0.1", "::1"]
+    for addresses in (("8.8.8.8",), ("10.0.0.1", "8.8.8.8"), ("169.254.169.254",)):
+        with pytest.raises(AddressNotAllowed):
+            await PrivateResolver(Fixed(*addresses)).resolve("rebound.example", 80)
+
+
+async def test_sessions_verify_tls_and_ignore_proxies_and_cookies() -> None:
+    outgoing = Outgoing()
+    try:
+        for url, allow in (("https://a.example", False), ("http://127.0.0.1", False)):
+            session = outgoing.session(url, allow_http=allow)
+            assert not session.trust_env
+            assert session.connector is not None
+            assert session.connector.limit > 1000
+            assert session.connector._ssl in (True, None) or isinstance(  # type: ignore[attr-defined]
+                session.connector._ssl,  # type: ignore[attr-defined]
+                ssl.SSLContext,
+            )
+            session.cookie_jar.update_cookies({"s": "1"})
+            assert len(session.cookie_jar) == 0
+        assert outgoing.session("https://b.example", allow_http=False) is outgoing.session(
+            "https://a.example", allow_http=False
+        )
+        with pytest.raises(ConfigError):
+            outgoing.session("http://8.8.8.8", allow_http=False)
+    finally:
+        await outgoing.close()
+
+
+def test_headers_come_from_configuration_alone() -> None:
+    headers = build_headers({"X-Title": "t"}, "UP-KEY", accept="application/json")
+    assert headers == {
+        "User-Agent": f"ionrouter/{__version__}",
+        "Accept": "application/json",
+        "Content-Type": "application/json",
+        "X-Title": "t",
+        "Authorization": "Bearer UP-KEY",
+    }
+
+
+def test_the_key_wins_over_a_configured_authorization() -> None:
+    headers = build_headers({"authorization": "Bearer old"}, "UP-KEY", accept="*/*")
+    assert [v for k, v in headers.items() if k.lower() == "authorization"] == ["Bearer UP-KEY"]
+
+
+def test_without_a_key_a_configured_authorization_stays() -> None:
+    assert build_headers({"Authorization": "Token x"}, None, accept="*/*")["Authorization"] == "Token x"
+    assert "Authorization" not in build_headers({}, "  ", accept="*/*")
+
+
+def test_a_key_file_ends_with_a_newline() -> None:
+    """G130."""
+    assert build_headers({"X-A": " v\r\n"}, "UP-KEY\n", accept="*/*")["Authorization"] == "Bearer UP-KEY"
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"])
+def test_a_line_break_in_a_value_is_refused_by_name_and_never_shown(value: str) -> None:
+    """G130."""
+    with pytest.raises(ConfigError, match="X-Title") as caught:
+        build_headers({"X-Title": value}, None, accept="*/*")
+    assert "Evil" not in str(caught.value)
+    with pytest.raises(ConfigError, match="Authorization"):
+        build_headers({}, value, accept="*/*")
+
+
+@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Connection", "Cookie"])
+def test_framing_headers_cannot_be_configured(name: str) -> None:
+    with pytest.raises(ConfigError, match="transport"):
+        build_headers({name: "x"}, None, accept="*/*")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\r\nb", "a:b", "ä"])
+def test_a_header_name_is_a_token(name: str) -> None:
+    with pytest.raises(ConfigError, match="header name"):
+        build_headers({name: "x"}, None, accept="*/*")
