@@ -1,6 +1,7 @@
 """Prometheus metrics in a registry of their own. Observes finished requests and reads gauges at scrape time.
 
-Labels are ids from routes.yaml and fixed words only: nothing a client sends can add a time series.
+Labels are ids of endpoints and models and fixed words. A catch-all pattern lets clients invent ids, so only the
+first MAX_ENDPOINTS get series of their own; the rest share one.
 """
 
 from __future__ import annotations
@@ -27,15 +28,22 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)
 TOTAL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
+MAX_ENDPOINTS = 1000
+OTHER = "(other)"
+
 EngineLoads = Callable[[], Mapping[str, EngineLoad]]  # endpoint id -> load
 
 
 class Metrics:
     """Everything /metrics shows. An observer of the router."""
 
-    def __init__(self, engine_loads: EngineLoads = dict) -> None:
-        disable_created_metrics()  # a second series for every one, which nobody reads
+    def __init__(self, engine_loads: MAX_ENDPOINTS = 1000
+OTHER = "(other)"
+
+EngineLoads = dict) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for every one, which nobody reads
         self.registry = CollectorRegistry()
+        self._endpoints: set[str] = set()
         self._requests = Counter(
             "ionrouter_requests",
             "Requests by kind, serving model and endpoint (empty: none served), streaming, and status.",
@@ -81,20 +89,21 @@ class Metrics:
 
     def observe(self, record: RequestRecord) -> None:
         """Count one finished request and its attempts."""
-        endpoint, stream = record.served_endpoint or "", str(record.stream).lower()
-        model = record.served_model or ""
+        endpoint, stream = self._label(record.served_endpoint or ""), str(record.stream).lower()
+        model = OTHER if endpoint == OTHER else record.served_model or ""
         self._requests.labels(record.kind, model, endpoint, stream, str(record.status)).inc()
         self._total.labels(endpoint, stream).observe(record.duration_s)
         for attempt in record.attempts:
             self._observe_attempt(attempt)
 
     def _observe_attempt(self, attempt: AttemptRecord) -> None:
+        endpoint = self._label(attempt.endpoint_id)
         failure = attempt.failure.value if attempt.failure else ""
         stage = "after_commit" if attempt.after_commit else "before_commit"
-        self._attempts.labels(attempt.endpoint_id, failure, stage if failure else "").inc()
-        self._cost.labels(attempt.endpoint_id).inc(max(attempt.cost.total, 0.0))
+        self._attempts.labels(endpoint, failure, stage if failure else "").inc()
+        self._cost.labels(endpoint).inc(max(attempt.cost.total, 0.0))
         if attempt.ttft_s is not None:
-            self._first_token.labels(attempt.endpoint_id).observe(attempt.ttft_s)
+            self._first_token.labels(endpoint).observe(attempt.ttft_s)
         if attempt.usage is None:
             return
         for direction, count in (
@@ -103,7 +112,14 @@ class Metrics:
             ("cached", attempt.usage.cached_tokens),
             ("reasoning", attempt.usage.reasoning_tokens),
         ):
-            self._tokens.labels(attempt.endpoint_id, direction).inc(count)
+            self._tokens.labels(endpoint, direction).inc(count)
+
+    def _label(self, endpoint_id: str) -> str:
+        if endpoint_id not in self._endpoints:
+            if len(self._endpoints) >= MAX_ENDPOINTS:
+                return OTHER
+            self._endpoints.add(endpoint_id)
+        return endpoint_id
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""

@@ -1,0 +1,150 @@
+"""Health, metrics, dry runs, reload, over a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ionrouter.api.readiness import Phase
+from ionrouter.errors import FailureClass, RequestError
+from ionrouter.metrics import MAX_ENDPOINTS, OTHER, Metrics
+from ionrouter.schema.events import AttemptRecord, RequestRecord
+from ionrouter.schema.load import EngineLoad
+from ionrouter.schema.usage import Cost, Usage
+from tests.support.edge import edge_server
+
+
+@pytest.mark.parametrize("prefix", ["", "/api/v1", "/v1"])
+async def test_readiness_follows_the_phase_and_liveness_does_not(tmp_path: Path, prefix: str) -> None:
+    async with edge_server(tmp_path) as server:
+        for phase, status in ((Phase.STARTING, 503), (Phase.READY, 200), (Phase.DRAINING, 503)):
+            server.edge.readiness.phase = phase
+            found, headers, body = await server.get(f"{prefix}/health")
+            assert (found, headers["Content-Type"]) == (status, "application/json")
+            assert body["status"] == ("ok" if status == 200 else phase.value)
+            assert (await server.get(f"{prefix}/livez"))[0] == 200
+
+
+async def test_a_server_that_can_serve_nothing_is_unavailable(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        server.edge.readiness.can_serve = lambda: False
+        assert (await server.get("/health"))[2]["status"] == "unavailable"
+
+
+async def test_head_works_for_probes(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server, server.session.head(server.url("/health")) as answer:
+        assert answer.status == 200
+
+
+async def test_explain_takes_a_whole_request_and_sends_nothing(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        body = {"model": "m", "messages": [{"role": "user", "content": "x" * 400}]}
+        status, _, answer = await server.post("/api/v1/routing/explain", body)
+        assert (status, answer["data"]["prompt_tokens"]) == (200, 100)
+        assert server.routes.requests == []
+        status, _, answer = await server.post("/api/v1/routing/explain", {"model": "m", "messages": []})
+        assert (status, answer["error"]["param"]) == (400, "messages")
+
+
+async def test_a_refused_reload_tells_every_problem(tmp_path: Path) -> None:
+    async def refuse() -> Mapping[str, Any]:
+        raise RequestError("routes.yaml has errors", metadata={"problems": ["line 3: no", "line 9: no"]})
+
+    async with edge_server(tmp_path, reload=refuse) as server:
+        assert server.edge.keys is not None
+        key, _ = server.edge.keys.create("ops", "management", 1.0)
+        status, _, body = await server.post(
+            "/api/v1/admin/reload", {}, headers={"Authorization": f"Bearer {key}"}
+        )
+    assert status == 400
+    assert body["error"]["metadata"]["problems"] == ["line 3: no", "line 9: no"]
+
+
+def _record(**changes: Any) -> RequestRecord:
+    attempt = AttemptRecord(
+        "far/m", "m", "Far", 0.0, True, 0.5, 0.2, usage=Usage(10, 5, cached_tokens=4), cost=Cost(0.1, 0.2)
+    )
+    failed = AttemptRecord("near/m", "m", "Near", 0.0, True, 0.1, failure=FailureClass.CAPACITY)
+    base: dict[str, Any] = {
+        "id": "gen-1", "kind": "chat", "requested_model": "anything the client made up", "stream": True,
+        "started_at": 0.0, "duration_s": 0.7, "status": 200, "attempts": (failed, attempt),
+        "served_model": "m", "served_endpoint": "far/m",
+    }  # fmt: skip
+    return RequestRecord(**{**base, **changes})
+
+
+def _samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {(s.name, frozenset(s.labels.items())): s.value for f in families for s in f.samples}
+
+
+def test_metrics_count_requests_attempts_tokens_and_cost() -> None:
+    metrics = Metrics()
+    metrics.observe(_record())
+    found = _samples(metrics)
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert value(
+        "ionrouter_requests_total", kind="chat", model="m", endpoint="far/m", stream="true", status="200"
+    ) == 1  # fmt: skip
+    assert value("ionrouter_attempts_total", endpoint="far/m", failure="", stage="") == 1
+    assert (
+        value("ionrouter_attempts_total", endpoint="near/m", failure="capacity", stage="before_commit") == 1
+    )
+    assert value("ionrouter_first_token_seconds_sum", endpoint="far/m") == pytest.approx(0.2)
+    assert value("ionrouter_first_token_seconds_bucket", endpoint="far/m", le="0.2") == 1
+    assert value("ionrouter_request_seconds_count", endpoint="far/m", stream="true") == 1
+    assert value("ionrouter_tokens_total", endpoint="far/m", direction="completion") == 5
+    assert value("ionrouter_tokens_total", endpoint="far/m", direction="cached") == 4
+    assert value("ionrouter_cost_usd_total", endpoint="far/m") == pytest.approx(0.3)
+
+
+def test_what_a_client_sends_adds_no_time_series() -> None:
+    metrics = Metrics()
+    nobody: dict[str, Any] = {"served_model": None, "served_endpoint": None, "status": 400, "attempts": ()}
+    for number in range(50):
+        metrics.observe(_record(requested_model=f"made-up-{number}", session_id=f"s{number}", **nobody))
+    assert "made-up" not in metrics.render().decode()
+    series = [key for key in _samples(metrics) if key[0] == "ionrouter_requests_total"]
+    assert len(series) == 1
+
+
+def test_models_that_clients_invent_under_a_pattern_share_one_series_in_the_end() -> None:
+    metrics = Metrics()
+    for number in range(MAX_ENDPOINTS + 50):
+        name = f"any/invented-{number}"
+        attempt = AttemptRecord(name, name, "Any", 0.0, False, 0.1, usage=Usage(1, 1))
+        metrics.observe(_record(served_model=name, served_endpoint=name, attempts=(attempt,)))
+    series = [key for key in _samples(metrics) if key[0] == "ionrouter_requests_total"]
+    assert len(series) == MAX_ENDPOINTS + 1
+    others = _samples(metrics)["ionrouter_attempts_total", frozenset(
+        {("endpoint", OTHER), ("failure", ""), ("stage", "")})]  # fmt: skip
+    assert others == 50
+
+
+def test_the_engine_is_read_when_scraped() -> None:
+    load = EngineLoad(ready=True, running=3, waiting=2, waiting_tokens=70, blocks_free=5, blocks_total=9)
+    loads = {"local/m": load}
+    metrics = Metrics(lambda: loads)
+    found = _samples(metrics)
+    label = frozenset({("endpoint", "local/m")})
+    assert found["ionrouter_engine_running", label] == 3
+    assert found["ionrouter_engine_blocks_free", label] == 5
+    assert found["ionrouter_engine_waiting_tokens", label] == 70
+    loads.clear()
+    assert ("ionrouter_engine_running", label) not in _samples(metrics)
+
+
+async def test_metrics_are_served_as_prometheus_reads_them(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        await server.chat()
+        status, headers, body = await server.get("/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert list(text_string_to_metric_families(body))
