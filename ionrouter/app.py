@@ -24,7 +24,6 @@ from ionrouter.providers.base import ProviderClient
 from ionrouter.providers.fake import FakeClient
 from ionrouter.providers.ion import IonProvider
 from ionrouter.providers.litellm import LiteLLMProvider
-from ionrouter.providers.model_list import ModelLists
 from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.redact import Redactor
 from ionrouter.reload import Reloader, load_table
@@ -48,7 +47,6 @@ class Service:
     ion: IonProvider
     litellm: LiteLLMProvider
     openai: OpenAIProvider
-    model_lists: ModelLists
     redactor: Redactor
     env: Mapping[str, str]
     reloader: Reloader
@@ -75,7 +73,7 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for client in (self.ion, self.litellm, self.openai, self.model_lists):
+        for client in (self.ion, self.litellm, self.openai):
             await client.close()
         if self.edge.keys is not None:
             self.edge.keys.close()
@@ -126,7 +124,6 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     ion = IonProvider(settings.cache_dir, progress=True)
     openai = OpenAIProvider(env, redact=redactor)
     litellm = LiteLLMProvider(env, settings.state_dir, redact=redactor)
-    model_lists = ModelLists(env, redactor)
     clients: dict[ProviderType, ProviderClient] = {
         "ion": ion,
         "openai": openai,
@@ -137,7 +134,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)})
     router = Router(table, clients, engine_load=_engine_load(ion), observers=(stats, metrics))
     reloader = Reloader(
-        settings.config_path, env, lists, router, model_lists.fetch, lambda new: service.take_over(new)
+        settings.config_path, env, lists, router, openai.list_models, lambda new: service.take_over(new)
     )
     readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda: service.details())
     edge = Edge(
@@ -151,7 +148,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         keys=keys,
         endpoint_status=lambda endpoint: endpoint_status(router, endpoint),
     )
-    service = Service(settings, edge, router, ion, litellm, openai, model_lists, redactor, env, reloader)
+    service = Service(settings, edge, router, ion, litellm, openai, redactor, env, reloader)
     return service
 
 

@@ -25,6 +25,7 @@ _log = structlog.get_logger(__name__)
 POLL_S = 1.0
 SETTLE_S = 0.1  # a file is taken when it reads the same twice, so far apart: editors save in pieces
 DISCOVER_EVERY_S = 3600.0
+MAX_LOGGED = 50  # a first discovery brings hundreds of models
 
 
 def load_table(path: Path, env: Mapping[str, str], lists: Path) -> RoutingTable:
@@ -105,7 +106,9 @@ class Reloader:
         self.router.table = table
         self.loaded_at, self.problem = time.time(), None
         self.on_swap(table)
-        _log.info("routes_reloaded", version=table.version, changes=changes)
+        _log.info(
+            "routes_reloaded", version=table.version, num_changes=len(changes), changes=changes[:MAX_LOGGED]
+        )
         return {"version": table.version, "changed": bool(changes), "changes": changes}
 
     def _keep_old(self, error: ConfigError) -> None:
