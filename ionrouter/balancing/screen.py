@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ionrouter.balancing.circuit_breaker import BreakerState
-from ionrouter.balancing.fields import contract_needs, may_support, undeclared_parameters
+from ionrouter.balancing.fields import may_support, undeclared_parameters
 from ionrouter.balancing.health import Health
 from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.schema.load import EngineLoad
@@ -34,6 +34,7 @@ class Subject:
     health: Health
     load: EngineLoad | None
     now: float
+    needs: frozenset[str] = frozenset()  # contract_needs of the request, the same for all endpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _modalities(s: Subject) -> str | None:
 
 
 def _capability(s: Subject) -> str | None:
-    missing = sorted(name for name in contract_needs(s.request) if not may_support(s.endpoint, name))
+    missing = sorted(name for name in s.needs if not may_support(s.endpoint, name))
     return f"does not support {', '.join(missing)}" if missing else None
 
 

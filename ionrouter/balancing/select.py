@@ -6,12 +6,12 @@ Nothing is claimed here: a half-open breaker's trial is claimed in dispatch.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ionrouter.balancing.cost import score
 from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
-from ionrouter.balancing.health import HealthBook
+from ionrouter.balancing.health import Health, HealthBook
 from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
 from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, matches, screen
@@ -52,14 +52,19 @@ def select(
     name, strategy = _strategy(request, scene.settings)
     candidates: list[Candidate] = []
     exclusions: list[Exclusion] = []
+    needs = contract_needs(request)
     for tier, route in enumerate(routes):
-        kept, out = _screened(route, request, scene)
-        candidates += [_weighed(endpoint, route, tier, request, scene) for endpoint in kept]
-        exclusions += out
+        healths = [scene.book.of(endpoint) for endpoint in route.endpoints]
+        for endpoint, health in zip(route.endpoints, healths, strict=True):
+            subject = Subject(endpoint, request, health, scene.load_of(endpoint), scene.now, needs)
+            exclusion = screen(subject, route)
+            if exclusion is None:
+                candidates.append(_weighed(subject, healths, route, tier, scene))
+            else:
+                exclusions.append(exclusion)
     if not candidates:
-        forced, exclusions = _failed_open(routes, exclusions, request, scene)
-        return Plan(routes, name, forced, tuple(exclusions), "every breaker is open: the best one is tried")
-    ranked = sorted((_ranked(c, strategy, request, scene) for c in candidates), key=lambda r: r.order)
+        return _failed_open(routes, name, exclusions, request, scene)
+    ranked = sorted((_ranked(c, strategy, request, scene, needs) for c in candidates), key=lambda r: r.order)
     ordered, reason = _drawn(ranked, strategy, request, scene, rng)
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
@@ -77,33 +82,19 @@ def _strategy(request: InferenceRequest, settings: RoutingSettings) -> tuple[str
     return name, STRATEGIES[name]
 
 
-def _screened(
-    route: ModelRoute, request: InferenceRequest, scene: Scene
-) -> tuple[list[Endpoint], list[Exclusion]]:
-    """Part a model's endpoints into those that may serve and those that may not."""
-    kept: list[Endpoint] = []
-    out: list[Exclusion] = []
-    for endpoint in route.endpoints:
-        subject = Subject(endpoint, request, scene.book.of(endpoint), scene.load_of(endpoint), scene.now)
-        exclusion = screen(subject, route)
-        if exclusion is None:
-            kept.append(endpoint)
-        else:
-            out.append(exclusion)
-    return kept, out
-
-
 def _weighed(
-    endpoint: Endpoint, route: ModelRoute, tier: int, request: InferenceRequest, scene: Scene
+    subject: Subject, healths: list[Health], route: ModelRoute, tier: int, scene: Scene
 ) -> Candidate:
+    """Score one endpoint; `healths` are those of all the model's endpoints."""
+    endpoint, request = subject.endpoint, subject.request
     stream = streams_upstream(endpoint, request)
     outlook = outlook_of(
         endpoint,
-        scene.book.of(endpoint),
-        [scene.book.of(peer) for peer in route.endpoints if peer is not endpoint],
+        subject.health,
+        [health for health in healths if health is not subject.health],
         size_of(request, scene.book.expected_num_out(route.id, stream, scene.now)),
         stream=stream,
-        load=scene.load_of(endpoint),
+        load=subject.load,
         now=scene.now,
     )
     value_of_time = _first_given(
@@ -116,7 +107,13 @@ def _first_given(*values: float | None) -> float:
     return next(value for value in values if value is not None)  # 0 is a value
 
 
-def _ranked(candidate: Candidate, strategy: Strategy, request: InferenceRequest, scene: Scene) -> Ranked:
+def _ranked(
+    candidate: Candidate,
+    strategy: Strategy,
+    request: InferenceRequest,
+    scene: Scene,
+    needs: frozenset[str],
+) -> Ranked:
     """Rank: misses the preferred speed, tier, place in `order`, may lose parameters, had an outage."""
     prefs = request.preferences
     view = View(candidate, scene.book.of(candidate.endpoint), request, scene.now)
@@ -125,15 +122,14 @@ def _ranked(candidate: Candidate, strategy: Strategy, request: InferenceRequest,
         int(lags_behind(view)),
         0 if is_merged else candidate.tier,
         _place(prefs.order, candidate.endpoint),
-        int(not _takes_all(request, candidate.endpoint)),
+        int(not _takes_all(request, candidate.endpoint, needs)),
         int(strategy.shuns_outages and view.health.has_outage(scene.now)),
     )
     return Ranked(view, rank, strategy.key(view))
 
 
-def _takes_all(request: InferenceRequest, endpoint: Endpoint) -> bool:
+def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[str]) -> bool:
     """Ask whether nothing would be dropped, and what changes the answer's contract is declared."""
-    needs = contract_needs(request)
     return all(declares(endpoint, name) for name in needs) and not lost_parameters(request, endpoint)
 
 
@@ -184,17 +180,28 @@ def _explored(pool: list[View], request: InferenceRequest) -> View | None:
 
 
 def _failed_open(
-    routes: tuple[ModelRoute, ...], exclusions: list[Exclusion], request: InferenceRequest, scene: Scene
-) -> tuple[tuple[Candidate, ...], list[Exclusion]]:
+    routes: tuple[ModelRoute, ...],
+    strategy: str,
+    exclusions: list[Exclusion],
+    request: InferenceRequest,
+    scene: Scene,
+) -> Plan:
     """When only open breakers are in the way, try the best; never one whose provider refuses our account."""
-    tiers: Mapping[str, int] = {route.id: tier for tier, route in enumerate(routes)}
     broken = [e for e in exclusions if e.filter == "breaker_open" and not e.is_domain]
     if not broken:
-        return (), exclusions
-    candidates = [_weighed(e.endpoint, e.route, tiers[e.route.id], request, scene) for e in broken]
+        return Plan(routes, strategy, (), tuple(exclusions))
+    tiers = {route.id: tier for tier, route in enumerate(routes)}
+    candidates = []
+    for e in broken:
+        subject = Subject(
+            e.endpoint, request, scene.book.of(e.endpoint), scene.load_of(e.endpoint), scene.now
+        )
+        healths = [scene.book.of(peer) for peer in e.route.endpoints]
+        candidates.append(_weighed(subject, healths, e.route, tiers[e.route.id], scene))
     best = min(candidates, key=lambda c: (c.tier, c.score.total))
-    kept = [e for e in exclusions if e.endpoint is not best.endpoint]
-    return (replace(best, share=1.0, is_forced=True),), kept
+    forced = replace(best, share=1.0, is_forced=True)
+    kept = tuple(e for e in exclusions if e.endpoint is not best.endpoint)
+    return Plan(routes, strategy, (forced,), kept, "every breaker is open: the best one is tried")
 
 
 def retry_at(exclusions: tuple[Exclusion, ...]) -> float | None:

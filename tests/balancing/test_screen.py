@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ionrouter.balancing.fields import contract_needs
 from ionrouter.balancing.health import Health
 from ionrouter.balancing.screen import Exclusion, Subject, matches, screen
 from ionrouter.errors import FailureClass, UpstreamError
@@ -18,7 +19,8 @@ from tests.support.routes import endpoint, price, request, route
 def judged(
     asked: InferenceRequest, at: Endpoint, health: Health | None = None, load: EngineLoad | None = None
 ) -> Exclusion | None:
-    return screen(Subject(at, asked, health or Health(), load, 100.0), route("m", at))
+    subject = Subject(at, asked, health or Health(), load, 100.0, contract_needs(asked))
+    return screen(subject, route("m", at))
 
 
 def wishing(**wishes: Any) -> InferenceRequest:
