@@ -25,6 +25,11 @@ from ionrouter.schema.load import EngineLoad
 _log = structlog.get_logger(__name__)
 
 
+# Work waits and no step has ended for this long: the engine hangs. The longest step, a prefill of 512 tokens
+# of an 8B model on two cores, stays below.
+_MAX_SILENCE_S = 60.0
+
+
 class EngineClosed(IonrouterError):
     """The engine is shutting down; what it was asked to do will not happen."""
 
@@ -152,9 +157,10 @@ class LocalEngine:
         stats = self._engine.stats()
         decode = stats.get("decode_rate") or 0.0
         running = int(stats["running"])
+        reason = self._why_not_ready(stats)
         return EngineLoad(
-            ready=not self._is_closed,
-            reason="closed" if self._is_closed else None,
+            ready=reason is None,
+            reason=reason,
             waiting_tokens=int(stats["waiting_tokens"]),
             running=running,
             waiting=int(stats["waiting"]),
@@ -165,6 +171,12 @@ class LocalEngine:
             decode_rate=self._speed.decode_rate or (decode / max(running, 1) or None),
             load_s=self._load_s,
         )
+
+    def _why_not_ready(self, stats: dict[str, float]) -> str | None:
+        if self._is_closed:
+            return "closed"
+        silent_s = stats["unresponsive_s"]
+        return f"unresponsive for {silent_s:.0f} s" if silent_s > _MAX_SILENCE_S else None
 
     def stats(self) -> dict[str, float]:
         """The C++ engine's own gauges and counters."""

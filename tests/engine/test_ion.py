@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from ionrouter.engine.ion import EngineClosed, GenerationFailed, LocalEngine, Pr
 from ionrouter.engine.loading import EngineSettings, load_model
 from ionrouter.engine.mailbox import TokenEvent
 from ionrouter.errors import ConfigError
-from tests.support.tiny_model import POISON
+from tests.support.tiny_model import POISON, write_tiny_folder, write_tiny_model
 
 GUARD_S = 60.0
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -150,6 +152,35 @@ async def test_the_load_says_how_busy_it_is(tiny_model: Path) -> None:
         assert (engine.load().decode_rate or 0) > 0
 
 
+class HangingEngine:
+    """Stands where the C++ engine stands: it has work and makes no progress."""
+
+    context_length = 512
+
+    def __init__(self, silent_s: float) -> None:
+        self.event_fd, self._other = os.pipe()
+        self._silent_s = silent_s
+
+    def stats(self) -> dict[str, float]:
+        names = ("running", "waiting", "waiting_tokens", "blocks_free", "blocks_total")
+        return dict.fromkeys(names, 1) | {"unresponsive_s": self._silent_s}
+
+    def drain(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        os.close(self._other)
+
+
+async def test_an_engine_that_hangs_is_not_ready(tiny_model: Path) -> None:
+    settings = EngineSettings(str(tiny_model))
+    loaded = await asyncio.to_thread(load_model, settings, cache=tiny_model.parent, progress=False)
+    for silent_s, reason in ((1.0, None), (90.0, "unresponsive for 90 s")):
+        engine = LocalEngine(loaded, HangingEngine(silent_s), settings, 0.0, time.monotonic)
+        assert (engine.load().ready, engine.load().reason) == (reason is None, reason)
+        await engine.close()
+
+
 async def test_settings_choose_the_numerics_and_the_memory(tiny_model: Path) -> None:
     async with (
         engine_of(tiny_model, numerics="exact", kv_memory_bytes=1 << 20) as small,
@@ -170,3 +201,15 @@ def test_a_file_that_is_no_model_is_told_with_its_name(tmp_path: Path, content: 
 def test_a_folder_without_weights_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer.json: missing"):
         load_model(EngineSettings(str(tmp_path)), cache=tmp_path, progress=False)
+
+
+async def test_a_hugging_face_folder_says_what_its_gguf_twin_says(tmp_path: Path) -> None:
+    twin = write_tiny_model(tmp_path / "twin.gguf", pre="qwen2")
+    folder = write_tiny_folder(tmp_path / "folder")
+    async with engine_of(twin, numerics="exact") as one, engine_of(folder, numerics="exact") as other:
+        text = "the quick brown fox <|im_end|> 汉字 2024"
+        assert other.tokenizer.encode(text) == one.tokenizer.encode(text)
+        assert other.tokenizer.stop_ids[0] == one.tokenizer.stop_ids[0]
+        ids = one.tokenizer.encode_template(f"<|im_start|>{text}")
+        assert await text_of(other, ids) == await text_of(one, ids) != ""
+        assert other.template is not None

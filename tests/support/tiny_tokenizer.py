@@ -8,6 +8,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.support.reference_bpe import QWEN2
+
 CORPUS = [
     "the quick brown fox jumps over the lazy dog and then the dog jumps over the fox again",
     "We'll say it's what they've said: don't I'd you're we're THEY'LL SAY",
@@ -61,3 +63,24 @@ def metadata(pre: str | None = "smollm", **changes: Any) -> dict[str, Any]:
     if pre is not None:
         base["tokenizer.ggml.pre"] = pre
     return base | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
+
+
+def tokenizer_json() -> dict[str, Any]:
+    """Return a tokenizer.json of the same ids, in the manner of Qwen 2."""
+    trained, merges = vocabulary_and_merges()
+    vocabulary = {text: i for i, text in enumerate(CONTROLS)} | trained
+    first = len(vocabulary)
+    ids = [*((text, i, True) for i, text in enumerate(CONTROLS))]
+    ids += [(text, first + i, False) for i, text in enumerate(USER_DEFINED)]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": False}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": text, "special": special, **flags} for text, i, special in ids],
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+        "post_processor": None,
+        "decoder": {**level, "use_regex": True},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": [merge.split(" ") for merge in merges]},
+    }
