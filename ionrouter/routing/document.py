@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,8 @@ class Catalog:
     @property
     def folder(self) -> Path:
         """Relative paths in the file start here."""
-        return self.source.path.resolve().parent
+        # Links are not followed: a mounted ConfigMap's real folder has another name after every change.
+        return Path(os.path.abspath(self.source.path)).parent
 
     @property
     def version(self) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ionrouter.errors import ConfigError
+from ionrouter.errors import ConfigError, Problem
 from ionrouter.routing.atomic_file import replace_file
 from ionrouter.routing.catalog import Catalog, loads
 from ionrouter.routing.models import upstream_name
@@ -36,6 +36,7 @@ class Added:
     model_id: str
     endpoints: tuple[NewEndpoint, ...]
     is_new_model: bool
+    warnings: tuple[Problem, ...] = ()  # what `check` has to say of the entry, e.g. that it is retired there
 
     @property
     def is_unchanged(self) -> bool:
@@ -68,7 +69,11 @@ def add_model(
     added = Added(model_id, new, model_id not in catalog.spec.models)
     if new:
         changed = _write(Text.parse(text), added)
-        _check(catalog, loads(changed, path, env or {}, book), added)  # raises before anything is written
+        after = loads(changed, path, env or {}, book)  # raises before anything is written
+        _check(catalog, after, added)
+        prefix = f"models.{model_id}."
+        own = tuple(problem for problem in after.warnings if problem.path.startswith(prefix))
+        added = replace(added, warnings=own)
         bom = BOM if raw.startswith(BOM) else b""
         replace_file(path, bom + changed.encode())
     return added

@@ -42,6 +42,7 @@ ION_PARAMETERS = frozenset(
 def compile_provider(slug: str, spec: ProviderSpec) -> Provider:
     """Freeze one provider; what is not said follows from where it runs."""
     local = is_local(spec)
+    keeps_nothing = spec.type in ("ion", "fake")  # a server nearby may pass prompts on: its owner must say
     return Provider(
         slug=slug,
         name=spec.name or slug,
@@ -52,8 +53,8 @@ def compile_provider(slug: str, spec: ProviderSpec) -> Provider:
         forward_unknown=local if spec.forward_unknown is None else spec.forward_unknown,
         forward_provider=spec.forward_provider,
         allow_http=spec.allow_http,
-        data_collection=spec.data_collection or ("deny" if local else "allow"),
-        zdr=local if spec.zdr is None else spec.zdr,
+        data_collection=spec.data_collection or ("deny" if keeps_nothing else "allow"),
+        zdr=keeps_nothing if spec.zdr is None else spec.zdr,
         privacy_policy_url=spec.privacy_policy_url,
         terms_of_service_url=spec.terms_of_service_url,
         status_page_url=spec.status_page_url,

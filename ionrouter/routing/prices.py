@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from ionrouter.errors import ConfigError
 from ionrouter.routing.table import KnownModel, Price
 
 FILE_NAME = "model_prices_and_context_window_backup.json"
@@ -166,5 +167,8 @@ def read_price_book(path: Path | None = None) -> PriceBook:
     path = path or find_price_file()
     if path is None:
         return PriceBook()
-    entries = orjson.loads(path.read_bytes())
+    try:
+        entries = orjson.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"litellm's price list {path} is damaged: {error}") from None
     return PriceBook({key: entry for key, entry in entries.items() if key != "sample_spec"})

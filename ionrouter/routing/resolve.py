@@ -22,6 +22,9 @@ VARIANTS: Mapping[str, bool] = {
 }
 
 
+MAX_NAME = 256  # characters; as in spec.ModelName
+
+
 def find_id(table: RoutingTable, name: str) -> str | None:
     """The configured model behind a name or alias: exactly, else ignoring case."""
     if name in table.models:
@@ -70,7 +73,7 @@ def _patterns(table: RoutingTable, name: str) -> tuple[Pattern, ...]:
 
 def _by_pattern(table: RoutingTable, name: str) -> ModelRoute | None:
     patterns = _patterns(table, name)
-    if not patterns or not name.isprintable() or any(c.isspace() for c in name):
+    if not patterns or len(name) > MAX_NAME or not name.isprintable() or any(c.isspace() for c in name):
         return None
     endpoints = tuple(_filled(pattern, name, number) for number, pattern in enumerate(patterns, 1))
     first = endpoints[0]

@@ -88,6 +88,14 @@ def test_adding_twice_changes_nothing_the_second_time(routes: Path) -> None:
     assert routes.read_text() == text
 
 
+def test_a_model_that_is_retired_there_is_added_with_a_warning(routes: Path) -> None:
+    added = add(routes, "acme/old", "acme")
+    (warning,) = added.warnings
+    assert warning.path == "models.acme/old.endpoints[0].model"
+    assert "has been retired there since 2026-05-31" in warning.message
+    assert add(routes, "acme/big", "acme").warnings == ()
+
+
 def test_another_provider_is_added_to_the_entry_that_is_there(routes: Path) -> None:
     added = add(routes, "first", "acme", model="big")
     assert not added.is_new_model

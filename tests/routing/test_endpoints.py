@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import pytest
 
+from ionrouter.routing.catalog import load
 from ionrouter.routing.endpoints import ION_PARAMETERS
+from ionrouter.routing.graph import compile_table
 from ionrouter.routing.table import Endpoint, Price, Timeouts
-from tests.routing.build import BASE, catalog, table
+from tests.routing.build import BASE, BOOK, catalog, table
 
 KEY = {"ACME_KEY": "k"}
 
@@ -49,14 +53,28 @@ def test_half_a_price_is_completed_from_the_list() -> None:
     assert half.price_source == "litellm"
 
 
-def test_local_servers_are_free_and_private_unless_said_otherwise() -> None:
+def test_local_servers_are_free_and_get_unknown_fields() -> None:
     local = offer("model: x", "vllm")
     assert (local.price_source, local.price.prompt) == ("local", 0.0)
-    assert local.provider.zdr
-    assert local.provider.data_collection == "deny"
     assert local.provider.forward_unknown
     assert local.domain == "this-machine"
     assert not offer("model: big").provider.forward_unknown
+
+
+def test_only_the_engine_inside_promises_privacy_by_itself() -> None:
+    ion, server = offer("weights: ./m", "local").provider, offer("model: x", "vllm").provider
+    assert (ion.zdr, ion.data_collection) == (True, "deny")
+    assert (server.zdr, server.data_collection) == (False, "allow")
+
+
+def test_paths_of_weights_stay_when_the_file_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "data_1").mkdir()
+    real = tmp_path / "data_1" / "routes.yaml"
+    real.write_text(BASE + "models: {m: {endpoints: [{provider: local, weights: ./m.gguf}]}}\n")
+    (tmp_path / "routes.yaml").symlink_to(real)
+    (endpoint,) = compile_table(load(tmp_path / "routes.yaml", {}, BOOK), {}).models["m"].endpoints
+    assert endpoint.local is not None
+    assert endpoint.local.weights == str(tmp_path / "m.gguf")
 
 
 def test_an_ion_endpoint_has_its_weights_and_what_the_engine_honours() -> None:

@@ -1,7 +1,11 @@
 import datetime
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from ionrouter.errors import ConfigError
 from ionrouter.routing.prices import PriceBook, find_price_file, read_price_book
 from ionrouter.routing.table import Price
 from tests.routing.build import BOOK
@@ -70,6 +74,12 @@ def test_a_model_is_found_under_the_providers_own_spelling() -> None:
     found = shipped.upstream_name("fireworks_ai", "meta-llama/llama-3.3-70b-instruct")
     assert found == "accounts/fireworks/models/llama-v3p3-70b-instruct"
     assert shipped.upstream_name("together_ai", "nobody/no-such-model") is None
+
+
+def test_a_damaged_list_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"price list .*list\.json is damaged"):
+        read_price_book(tmp_path / "list.json")
 
 
 def test_the_price_file_is_where_litellm_is_installed() -> None:

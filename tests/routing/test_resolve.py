@@ -98,7 +98,8 @@ def test_what_a_pattern_makes_has_an_identity_that_begins_with_the_patterns() ->
     assert [e.identity.partition(":")[0] for e in route.endpoints] == patterns
 
 
-def test_names_with_control_characters_or_spaces_have_no_pattern() -> None:
+def test_names_that_are_no_names_have_no_pattern() -> None:
+    assert resolve(TABLE, "x" * 257) is None
     assert resolve(TABLE, "a b") is None
     assert resolve(TABLE, "a\r\nb") is None
 
