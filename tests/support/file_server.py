@@ -80,7 +80,7 @@ def _handler_for(server: FileServer) -> type[BaseHTTPRequestHandler]:
             elif served is None:
                 self._refuse(404)
             elif served.statuses:
-                self._refuse(served.statuses.pop(0))
+                self._refuse(served.statuses.pop(0), served.headers)
             elif served.redirect is not None:
                 self._refuse(302, {"Location": served.redirect})
             else:
