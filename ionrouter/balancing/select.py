@@ -21,6 +21,8 @@ from ionrouter.routing.table import Endpoint, ModelRoute, RoutingSettings
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
 
+ESTIMATE_ERROR = 0.25  # four characters a token overstates code and tables by about this much
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -48,7 +50,22 @@ class Ranked:
 def select(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, scene: Scene, rng: random.Random
 ) -> Plan:
-    """Filter, weigh and order every endpoint of `routes` (tiers, best first) for one request."""
+    """Filter, weigh and order every endpoint of `routes` (tiers, best first) for one request.
+
+    The prompt's length is an estimate: where nobody is left because of it, those are tried that a prompt a
+    quarter shorter would fit, and the endpoint's own tokenizer decides.
+    """
+    plan = _selected(routes, request, scene, rng)
+    if plan.candidates or all(e.filter != "context_length" for e in plan.exclusions):
+        return plan
+    shorter = replace(request, prompt_tokens=int(request.prompt_tokens * (1 - ESTIMATE_ERROR)))
+    lenient = _selected(routes, shorter, scene, rng)
+    return lenient if lenient.candidates else plan
+
+
+def _selected(
+    routes: tuple[ModelRoute, ...], request: InferenceRequest, scene: Scene, rng: random.Random
+) -> Plan:
     name, strategy = _strategy(request, scene.settings)
     candidates: list[Candidate] = []
     exclusions: list[Exclusion] = []

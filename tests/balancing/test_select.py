@@ -424,6 +424,15 @@ def test_those_that_take_every_parameter_come_before_those_that_drop_one() -> No
     assert [(e.endpoint.id, e.filter) for e in plan.exclusions] == [("cannot", "capability")]
 
 
+def test_an_estimate_that_nobody_fits_leaves_the_verdict_to_the_endpoint_if_it_is_close() -> None:
+    small, large = endpoint("small", context_length=800), endpoint("large", context_length=1000)
+    assert ids(plan_of(small, large, asked=request(prompt_tokens=900))) == ["large"]
+    assert ids(plan_of(small, large, asked=request(prompt_tokens=1200))) == ["large"]
+    far = plan_of(small, large, asked=request(prompt_tokens=1400))
+    assert far.candidates == () and {e.filter for e in far.exclusions} == {"context_length"}
+    assert ids(plan_of(small, asked=request(prompt_tokens=10, max_tokens=900))) == []
+
+
 # The last resort.
 
 
