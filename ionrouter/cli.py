@@ -141,8 +141,12 @@ def run_check(args: argparse.Namespace) -> int:
         print(f"{path}: {problem.severity}: {problem}")
     num_errors = sum(problem.severity == "error" for problem in problems)
     num_warnings = len(problems) - num_errors
-    print(f"{path}: {num_errors or 'no'} errors, {num_warnings or 'no'} warnings")
+    print(f"{path}: {_count(num_errors, 'error')}, {_count(num_warnings, 'warning')}")
     return 1 if num_errors else 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def run_explain(args: argparse.Namespace) -> int:

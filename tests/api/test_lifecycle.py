@@ -1,0 +1,79 @@
+"""Signals and the drain, on a server in a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.server import Server, running_server
+from tests.support.sse import chunks, data_lines
+
+SLOW = """
+providers:
+  fake: { type: fake, name: Fake, options: { tokens: 400, gap_s: 0.05 } }
+models:
+  m: { endpoints: [ { provider: fake } ] }
+"""
+
+
+def test_sigterm_drains(tmp_path: Path) -> None:
+    """Readiness 503 at once, listener open for the delay, requests finish."""
+    slow = SLOW.replace("400", "30")
+    with running_server(tmp_path, slow, drain_delay_s=1.5) as server:
+        answers: list[tuple[int, str]] = []
+        caller = threading.Thread(target=lambda: answers.append(server.chat(stream=True)))
+        caller.start()
+        while server.get("/health")[1]["in_flight"] == 0:
+            time.sleep(0.02)
+        server.signal(signal.SIGTERM)
+        server.wait_for_event("drain_started")
+        status, body = server.get("/health")
+        assert (status, body["status"]) == (503, "draining")
+        assert server.get("/livez")[0] == 200
+        caller.join(60)
+        assert server.wait() == 0
+        assert data_lines(answers[0][1])[-1] == "[DONE]"
+        assert chunks(answers[0][1])[-1]["usage"]["completion_tokens"] == 30
+
+
+def test_what_outlasts_the_drain_ends_with_one_error_event(tmp_path: Path) -> None:
+    with running_server(tmp_path, SLOW, drain_timeout_s=0.3) as server:
+        answers: list[tuple[int, object]] = []
+        callers = [
+            threading.Thread(target=lambda stream=stream: answers.append(server.chat(stream=stream)))
+            for stream in (True, False)
+        ]
+        for caller in callers:
+            caller.start()
+        while server.get("/health")[1]["in_flight"] < 2:
+            time.sleep(0.02)
+        server.signal(signal.SIGTERM)
+        for caller in callers:
+            caller.join(60)
+        assert server.wait() == 0
+    streamed = next(str(body) for _, body in answers if isinstance(body, str))
+    assert chunks(streamed)[-1]["error"]["code"] == 503
+    assert "[DONE]" not in streamed
+    status, whole = next((status, body) for status, body in answers if isinstance(body, dict))
+    assert (status, whole["error"]["code"]) == (503, 503)
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with running_server(tmp_path, SLOW, drain_timeout_s=600) as server:
+        caller = threading.Thread(target=lambda: _ignoring_the_cut(server), daemon=True)
+        caller.start()
+        while server.get("/health")[1]["in_flight"] == 0:
+            time.sleep(0.02)
+        server.signal(signal.SIGTERM)
+        server.wait_for_event("drain_started")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 128 + signal.SIGTERM
+
+
+def _ignoring_the_cut(server: Server) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        server.chat(stream=True)

@@ -1,0 +1,228 @@
+"""The commands, each in a process of its own as its user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ionrouter.cli import main, parser
+from ionrouter.store.keys import KEY_PATTERN
+from tests.support.server import ROOT, Server, environment, running_server
+
+ROUTES = """
+providers:
+  fake: { type: fake, name: Fake, options: { text: "one two three" } }
+  far: { type: openai, name: Far, base_url: https://far.example/v1, keys: [FAR_API_KEY] }
+models:
+  acme/m:
+    endpoints:
+      - { provider: fake, prices: { prompt: 1, completion: 2 } }
+      - { provider: far, model: far-m }
+aliases: { m: acme/m }
+"""
+
+
+def ionrouter(
+    folder: Path, *arguments: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ionrouter", *arguments],
+        cwd=folder,
+        env={**environment(folder / "state"), "PYTHONPATH": str(ROOT), **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "routes.yaml").write_text(ROUTES)
+    return tmp_path
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], says: str, code: int = 1) -> None:
+    assert done.returncode == code, done.stdout + done.stderr
+    assert says in done.stderr
+    assert done.stderr.startswith("ionrouter: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_check_finds_nothing_wrong_and_warns(folder: Path) -> None:
+    done = ionrouter(folder, "check")
+    assert done.returncode == 0
+    assert "warning: line 4: providers.far.keys[0]: FAR_API_KEY is unset" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("routes.yaml: no errors, ")
+
+
+def test_check_reports_every_error_at_once_with_its_line(folder: Path) -> None:
+    broken = ROUTES.replace("provider: fake,", "provider: fkae,").replace(
+        "aliases: { m: acme/m }", "aliases: { m: nope }"
+    )
+    (folder / "other.yaml").write_text(broken)
+    done = ionrouter(folder, "check", "--config", "other.yaml")
+    assert done.returncode == 1
+    assert "line 8: " in done.stdout
+    assert "fkae" in done.stdout
+    assert "line 10: aliases.m" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_explain_without_a_server_reads_the_file(folder: Path) -> None:
+    done = ionrouter(folder, "explain", "m", env={"IONROUTER_PORT": "1"})
+    assert done.returncode == 0, done.stderr
+    assert "nothing measured" in done.stdout
+    for word in ("fake/acme/m", "97.5%", "100%", "far/acme/m", "disabled", "FAR_API_KEY is unset"):
+        assert word in done.stdout
+    assert done.stderr == ""
+
+
+def test_explain_of_an_unknown_model_is_one_line(folder: Path) -> None:
+    assert_one_line(
+        ionrouter(folder, "explain", "nope", "--config", "routes.yaml"), "nope is not a valid model ID"
+    )
+
+
+def test_graph_is_mermaid(folder: Path) -> None:
+    done = ionrouter(folder, "graph")
+    assert done.stdout.startswith("flowchart")
+    assert "fake/acme/m" in done.stdout
+
+
+def test_graph_into_a_closed_pipe_is_quiet(folder: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m ionrouter graph | true; exit ${{PIPESTATUS[0]}}"],
+        cwd=folder, env={**environment(folder / "state"), "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+
+
+def test_add_writes_an_entry_and_keeps_the_rest(folder: Path) -> None:
+    commented = "# my own words\n" + ROUTES
+    (folder / "routes.yaml").write_text(commented)
+    done = ionrouter(folder, "add", "acme/new", "--provider", "far", "--as", "new-1")
+    assert done.returncode == 0, done.stderr
+    assert "acme/new at far as new-1" in done.stdout
+    text = (folder / "routes.yaml").read_text()
+    assert text.startswith("# my own words\n")
+    assert "acme/new" in text
+    assert (
+        "is there already"
+        in ionrouter(folder, "add", "acme/new", "--provider", "far", "--as", "new-1").stdout
+    )
+    assert ionrouter(folder, "check").returncode == 0
+
+
+def test_add_with_an_unknown_provider_is_one_line(folder: Path) -> None:
+    assert_one_line(ionrouter(folder, "add", "acme/new", "--provider", "nobody"), "nobody")
+
+
+def test_pull_checks_a_local_file_and_names_what_has_none(folder: Path) -> None:
+    weights = folder / "tiny.gguf"
+    weights.write_bytes(b"weights")
+    local = "  loc: { endpoints: [ { provider: ion, weights: ./tiny.gguf } ] }\naliases"
+    routes = ROUTES.replace("aliases", local).replace("providers:", "providers:\n  ion: { type: ion }")
+    (folder / "routes.yaml").write_text(routes)
+    done = ionrouter(folder, "pull", "loc")
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()) == weights
+    assert_one_line(ionrouter(folder, "pull", "acme/m"), "acme/m has no local endpoint")
+    assert_one_line(ionrouter(folder, "pull", "nope"), "no model 'nope'")
+    weights.unlink()
+    assert_one_line(ionrouter(folder, "pull", "loc"), "tiny.gguf")
+
+
+def test_keys_are_made_listed_disabled_and_deleted(folder: Path) -> None:
+    made = ionrouter(folder, "keys", "create", "laptop")
+    plain = made.stdout.strip()
+    assert KEY_PATTERN.fullmatch(plain)
+    ionrouter(folder, "keys", "create", "ops", "--management")
+    listed = ionrouter(folder, "keys", "list").stdout
+    assert "laptop" in listed
+    assert "inference" in listed
+    assert "management" in listed
+    assert plain not in listed
+    assert "is disabled" in ionrouter(folder, "keys", "disable", "laptop").stdout
+    assert "disabled" in ionrouter(folder, "keys", "list").stdout
+    assert "is enabled" in ionrouter(folder, "keys", "enable", "laptop").stdout
+    assert "is deleted" in ionrouter(folder, "keys", "delete", "laptop").stdout
+    assert_one_line(ionrouter(folder, "keys", "delete", "laptop"), "no key 'laptop'")
+
+
+def test_a_bad_setting_names_its_variable(folder: Path) -> None:
+    assert_one_line(ionrouter(folder, "check", env={"IONROUTER_PORT": "eighty"}), "IONROUTER_PORT: ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve", "--port", "x"], ["fly"], ["explain"], ["keys"]])
+def test_wrong_arguments_are_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: ionrouter" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("ionrouter 0.")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("cli"), ROUTES) as running:
+        yield running
+
+
+def test_stats_show_a_running_servers_percentiles(server: Server) -> None:
+    for _ in range(6):
+        assert server.chat(stream=True)[0] == 200
+    done = ionrouter(server.state.parent, "stats", env={"IONROUTER_PORT": str(server.port)})
+    assert done.returncode == 0, done.stderr
+    (row,) = [line for line in done.stdout.splitlines() if "fake/acme/m" in line]
+    assert " 6 " in row
+    assert "100.0 %" in row
+    assert "FAR_API_KEY is unset" in done.stdout
+    assert "-" not in row.replace("fake/acme/m", "")
+
+
+def test_explain_prefers_what_a_running_server_measured(server: Server) -> None:
+    done = ionrouter(server.state.parent, "explain", "m", "--url", server.base_url)
+    assert done.returncode == 0, done.stderr
+    assert f"as measured by {server.url}" in done.stdout
+    assert "fake/acme/m" in done.stdout
+    assert_one_line(
+        ionrouter(server.state.parent, "explain", "x", "--url", server.url), "x is not a valid model ID"
+    )
+
+
+@pytest.mark.parametrize("command", ["stats", "explain"])
+def test_no_server_at_the_url_is_one_line(folder: Path, command: str) -> None:
+    more = ["m"] if command == "explain" else []
+    assert_one_line(
+        ionrouter(folder, command, *more, "--url", "http://127.0.0.1:1"),
+        "no server answers at http://127.0.0.1:1",
+    )
+
+
+def test_the_management_key_goes_to_this_machine_only(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ionrouter.commands.client import _own_key
+    from ionrouter.settings import Settings
+
+    settings = Settings(state_dir=server.state)
+    assert _own_key(settings, server.url) == server.management_key()
+    assert _own_key(settings, "https://router.example") is None
+
+
+def test_json_log_lines_are_json(server: Server) -> None:
+    lines = [line for line in server.log.splitlines() if not line.startswith("ionrouter listens on")]
+    assert all("event" in json.loads(line) for line in lines)

@@ -1,0 +1,74 @@
+"""Logs: JSON lines or a console, and one redactor over everything, tracebacks and libraries included."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from ionrouter import log
+
+SECRET = "sk-or-v1-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers, root.level = handlers, level
+
+
+def _configured(log_format: str, level: str = "info") -> io.StringIO:
+    stream = io.StringIO()
+    log.configure(
+        log_format=log_format,
+        level=level,
+        redact=lambda text: text.replace(SECRET, "[redacted]"),
+        stream=stream,
+        cache=False,
+    )
+    return stream
+
+
+@pytest.mark.parametrize("log_format", ["json", "console", "auto"])
+def test_no_value_escapes_the_redactor(log_format: str) -> None:
+    stream = _configured(log_format)
+    structlog.get_logger().info("request_finished", a=SECRET, b={"c": [SECRET]}, d=(SECRET,))
+    logging.getLogger("some.library").warning("key is %s", SECRET)
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        structlog.get_logger().exception("request_crashed")
+        logging.getLogger("some.library").exception("it broke")
+    text = stream.getvalue()
+    assert SECRET not in text
+    assert text.count("[redacted]") >= 6
+    assert "ValueError" in text
+
+
+def test_json_is_one_object_a_line() -> None:
+    stream = _configured("json")
+    structlog.get_logger().info("server_ready", seconds=1.5)
+    (line,) = stream.getvalue().splitlines()
+    event = json.loads(line)
+    assert (event["event"], event["level"], event["seconds"]) == ("server_ready", "info", 1.5)
+    assert event["timestamp"].endswith("Z")
+
+
+def test_the_level_holds_and_libraries_speak_from_warning_up() -> None:
+    stream = _configured("json", "info")
+    structlog.get_logger().debug("hidden")
+    logging.getLogger("some.library").info("hidden too")
+    assert stream.getvalue() == ""
+
+
+def test_auto_is_json_unless_it_is_a_terminal() -> None:
+    stream = _configured("auto")
+    structlog.get_logger().info("server_ready")
+    assert json.loads(stream.getvalue())["event"] == "server_ready"

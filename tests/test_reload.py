@@ -1,0 +1,131 @@
+"""Taking over a changed routes.yaml while requests run, in the whole server."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+from tests.support.server import running_server
+from tests.support.sse import chunks, content
+from tests.support.two_upstreams import FAKE, serving_two
+from tests.support.upstream import (
+    Received,
+    Script,
+    Upstream,
+    WaitFor,
+    chat_stream,
+    error,
+    json_response,
+    raw,
+)
+
+
+def test_the_file_is_taken_over_when_it_changes_and_kept_when_it_is_wrong(tmp_path: Path) -> None:
+    with running_server(tmp_path, FAKE) as server:
+        server.config.write_text(FAKE.replace("hello there", "second edition"))
+        server.wait_for_event("routes_reloaded")
+        assert server.chat()[1]["choices"][0]["message"]["content"] == "second edition"
+        server.config.write_text(FAKE.replace("provider: fake", "provider: nobody"))
+        server.wait_for_event("routes_refused")
+        assert "nobody" in server.get("/health")[1]["routes"]["problem"]
+        assert server.chat()[0] == 200
+        status, answer = server.post("/api/v1/admin/reload", {}, server.management_key())
+        assert status == 400
+        assert any("nobody" in problem for problem in answer["error"]["metadata"]["problems"])
+        server.config.write_text(FAKE.replace("hello there", "third edition"))
+        server.signal(signal.SIGHUP)
+        server.wait_for_event("routes_reloaded", 2)
+        assert server.get("/health")[1]["routes"]["problem"] is None
+        assert server.chat()[1]["choices"][0]["message"]["content"] == "third edition"
+
+
+def test_a_request_keeps_the_routes_it_began_with(tmp_path: Path) -> None:
+    """G154: a fails after the reload took it away; b, of the old table, still answers."""
+    with serving_two(tmp_path) as (server, a, _):
+        gate = threading.Event()
+        a.default = raw(WaitFor(gate), *error(500).steps)
+        answers: list[tuple[int, str]] = []
+        caller = threading.Thread(target=lambda: answers.append(server.chat(stream=True)))
+        caller.start()
+        a.wait_for_requests(1)
+        server.config.write_text(FAKE)
+        server.post("/api/v1/admin/reload", {}, server.management_key())
+        assert content(server.chat(stream=True)[1]) == "hello there"
+        gate.set()
+        caller.join(60)
+        assert content(answers[0][1]) == "from b"
+        assert chunks(answers[0][1])[-1]["usage"]["cost"] > 0
+
+
+def test_a_file_in_the_middle_of_a_save_changes_nothing(tmp_path: Path) -> None:
+    """G156: the half that is there for a moment is valid, and would lose a model."""
+    whole = FAKE + "  second: { endpoints: [ { provider: fake } ] }\n"
+    with running_server(tmp_path, whole) as server:
+        edited = whole.replace("hello there", "edited text")
+        half = edited[: edited.index("  second:")]
+        statuses: list[int] = []
+        for _ in range(4):
+            server.config.write_text(half)
+            statuses += [server.chat(model="second")[0] for _ in range(3)]
+            server.config.write_text(edited)
+        server.wait_for_event("routes_reloaded")
+        statuses += [server.chat(model="second")[0] for _ in range(3)]
+        assert set(statuses) == {200}
+        assert server.chat()[1]["choices"][0]["message"]["content"] == "edited text"
+
+
+def test_a_deleted_file_leaves_the_routes_and_a_new_one_counts(tmp_path: Path) -> None:
+    """G156: also the way editors save, by renaming a new file into place."""
+    with running_server(tmp_path, FAKE) as server:
+        server.config.unlink()
+        time.sleep(2.5)  # more than two polls
+        assert server.chat()[0] == 200
+        fresh = tmp_path / "fresh"
+        fresh.write_text(FAKE.replace("hello there", "renamed into place"))
+        fresh.rename(server.config)
+        server.wait_for_event("routes_reloaded")
+        assert server.chat()[1]["choices"][0]["message"]["content"] == "renamed into place"
+
+
+def test_no_request_fails_while_routes_change_under_it(tmp_path: Path) -> None:
+    """G154: 50 reloads under load."""
+    with running_server(tmp_path, FAKE) as server:
+        key, statuses = server.management_key(), list[int]()
+        done = threading.Event()
+
+        def ask() -> None:
+            while not done.is_set():
+                statuses.append(server.chat(stream=True)[0])
+
+        callers = [threading.Thread(target=ask) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        for number in range(50):
+            server.config.write_text(FAKE.replace("hello there", f"edition {number}"))
+            assert server.post("/api/v1/admin/reload", {}, key)[0] == 200
+        done.set()
+        for caller in callers:
+            caller.join(60)
+        assert set(statuses) == {200}
+        assert len(statuses) > 50
+
+
+def test_models_that_an_upstream_lists_are_served(tmp_path: Path) -> None:
+    """`discover: true`, at the start and from the copy on disk when the upstream is gone."""
+    listed = json_response({"object": "list", "data": [{"id": "found/model", "object": "model"}]})
+
+    def answer(request: Received) -> Script:
+        return listed if request.path.endswith("/models") else chat_stream(["from", " upstream"])
+
+    with Upstream(answer) as up:
+        routes = f"providers: {{ up: {{ type: openai, base_url: {up.base_url}, discover: true }} }}\n"
+        with running_server(tmp_path, routes, wait_until_ready=False, cache_dir=tmp_path / "cache") as server:
+            server.wait_for_event("routes_reloaded")
+            server.wait_for("/health", 200)
+            assert [m["id"] for m in server.get("/api/v1/models")[1]["data"]] == ["found/model"]
+            assert content(server.chat(model="found/model", stream=True)[1]) == "from upstream"
+    with running_server(tmp_path, routes, cache_dir=tmp_path / "cache") as server:
+        assert [m["id"] for m in server.get("/api/v1/models")[1]["data"]] == ["found/model"]
+        assert server.wait_for_event("models_not_listed")

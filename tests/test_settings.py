@@ -1,0 +1,56 @@
+"""Settings: environment, overrides, folders, and errors that name the variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ionrouter.errors import ConfigError
+from ionrouter.settings import Settings, load_settings, shipped_routes
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CONFIG", "HOST", "PORT", "STATE_DIR", "CACHE_DIR"):
+        monkeypatch.delenv(f"IONROUTER_{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_environment_is_read_and_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IONROUTER_PORT", "9000")
+    monkeypatch.setenv("IONROUTER_NO_AUTH", "true")
+    monkeypatch.setenv("IONROUTER_ALLOWED_HOSTS", "box.lan, other.lan")
+    settings = load_settings(host="0.0.0.0", port=None)
+    assert (settings.host, settings.port, settings.no_auth) == ("0.0.0.0", 9000, True)
+    assert settings.allowed_hosts == ("box.lan", "other.lan")
+    assert load_settings(port=0).port == 0  # an explicit 0 is a value
+
+
+def test_every_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IONROUTER_PORT", "70000")
+    monkeypatch.setenv("IONROUTER_LOG_FORMAT", "xml")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert {problem.path for problem in caught.value.problems} == {"IONROUTER_PORT", "IONROUTER_LOG_FORMAT"}
+
+
+def test_folders_follow_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    settings = load_settings()
+    assert settings.state_dir == tmp_path / "s" / "ionrouter"
+    assert settings.cache_dir == tmp_path / "home" / ".cache" / "ionrouter"
+
+
+def test_routes_are_the_ones_named_then_those_here_then_the_shipped_ones(tmp_path: Path) -> None:
+    assert load_settings().config_path == shipped_routes()
+    assert shipped_routes().is_file()
+    (tmp_path / "routes.yaml").write_text("")
+    assert load_settings().config_path == Path("routes.yaml")
+    assert load_settings(config=Path("/etc/x.yaml")).config_path == Path("/etc/x.yaml")
+
+
+def test_every_setting_has_a_default() -> None:
+    assert Settings().host == "127.0.0.1"
