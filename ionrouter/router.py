@@ -1,6 +1,7 @@
 """resolve -> select -> dispatch: the first of the two middle pages. Where clocks and chance are chosen.
 
-State: the table, replaced whole on reload, and the health book. A request keeps the table it began with.
+State: the table, replaced whole on reload, the health book, and whom sessions stay with. A request keeps the
+table it began with.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 import structlog
 
 from ionrouter.attempt import Parts, Trace
+from ionrouter.balancing.affinity import Affinity
 from ionrouter.balancing.explain import Explanation, explained
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.plan import Plan
@@ -48,7 +50,7 @@ class Router:
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        self.book = HealthBook()
+        self.book, self.affinity = HealthBook(), Affinity()
         self._table, self._clients = table, clients
         self._engine_load, self._observers = engine_load, tuple(observers)
         self._parts = Parts(self.book, clock, wall, rng if rng is not None else random.Random())
@@ -80,7 +82,9 @@ class Router:
 
     def select(self, request: InferenceRequest) -> Plan:
         """Decide where it should go now; an empty plan says why nobody may serve it."""
-        scene = Scene(self.book, self._table.settings, self._parts.clock(), self._engine_load)
+        now = self._parts.clock()
+        sticky = self.affinity.find(request, now)
+        scene = Scene(self.book, self._table.settings, now, self._engine_load, sticky)
         return select(self.resolve(request), self._with_variant(request), scene, self._parts.rng)
 
     def explain(self, request: InferenceRequest) -> Explanation:
@@ -105,6 +109,7 @@ class Router:
                 async for event in source:
                     if isinstance(event, Finished):
                         ending.status = 200
+                        self._remember(request, plan, trace)
                         self._report(request, trace, started_at, ending)
                     yield event
         except Exception as error:
@@ -116,6 +121,13 @@ class Router:
             raise
         finally:
             self._report(request, trace, started_at, ending)
+
+    def _remember(self, request: InferenceRequest, plan: Plan, trace: Trace) -> None:
+        """Let the session come back to the endpoint that answered; an error changes nothing."""
+        served = trace.committed.endpoint_id if trace.committed else None
+        endpoint = next((c.endpoint for c in plan.candidates if c.endpoint.id == served), None)
+        if endpoint is not None:
+            self.affinity.remember(request, endpoint, self._parts.clock())
 
     def _with_variant(self, request: InferenceRequest) -> InferenceRequest:
         """Apply `:nitro`, `:floor` and `:exacto`; an explicit `provider.sort` beats them."""

@@ -118,6 +118,17 @@ def _engine_times(
     return ttft_s, throughput, ttft_s + size.num_out / throughput
 
 
+def queue_s(load: EngineLoad) -> float:
+    """Tell how long the local engine's waiting prompts take before a new one's turn; 0 if unmeasured."""
+    return load.waiting_tokens / load.prefill_rate if load.prefill_rate else 0.0
+
+
+def cached_price(endpoint: Endpoint, size: Size) -> float:
+    """USD if the whole prompt is in the endpoint's cache."""
+    num_in = round(size.num_in)
+    return cost_of(endpoint.price, Usage(num_in, round(size.num_out), cached_tokens=num_in)).total
+
+
 def _expected_price(endpoint: Endpoint, health: Health, size: Size, now: float) -> float:
     """USD, with the share of cached tokens that this endpoint used to report."""
     num_cached = size.num_in * health.cached_share.mean(now, 0.0, 1.0)

@@ -9,12 +9,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ionrouter.balancing.affinity import is_worth_staying
 from ionrouter.balancing.cost import score
+from ionrouter.balancing.draw import Ranked, drawn, place
 from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
 from ionrouter.balancing.health import Health, HealthBook
 from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
-from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, matches, screen
+from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, screen
 from ionrouter.balancing.strategies import SORTS, STRATEGIES, Strategy, View, lags_behind
 from ionrouter.errors import RequestError
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingSettings
@@ -32,19 +34,7 @@ class Scene:
     settings: RoutingSettings
     now: float
     load_of: Callable[[Endpoint], EngineLoad | None] = lambda endpoint: None
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A candidate with what it is sorted by: the rank decides before the strategy's key."""
-
-    view: View
-    rank: tuple[int, ...]
-    key: float
-
-    @property
-    def order(self) -> tuple[tuple[int, ...], float, float]:
-        return self.rank, self.key, self.view.candidate.score.total
+    sticky: str | None = None  # identity of the endpoint that the session should stay with
 
 
 def select(
@@ -82,7 +72,7 @@ def _selected(
     if not candidates:
         return _failed_open(routes, name, exclusions, request, scene)
     ranked = sorted((_ranked(c, strategy, request, scene, needs) for c in candidates), key=lambda r: r.order)
-    ordered, reason = _drawn(ranked, strategy, request, scene, rng)
+    ordered, reason = _stayed(ranked, request, scene) or drawn(ranked, strategy, request, scene.settings, rng)
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
     return Plan(routes, name, tuple(ordered), tuple(exclusions), reason)
@@ -114,14 +104,35 @@ def _weighed(
         load=subject.load,
         now=scene.now,
     )
-    value_of_time = _first_given(
-        request.overrides.value_of_time, route.value_of_time, scene.settings.value_of_time
+    return Candidate(
+        endpoint, route, tier, outlook, score(outlook, _value_of_time(endpoint, route, request, scene))
     )
-    return Candidate(endpoint, route, tier, outlook, score(outlook, value_of_time))
 
 
-def _first_given(*values: float | None) -> float:
-    return next(value for value in values if value is not None)  # 0 is a value
+def _value_of_time(endpoint: Endpoint, route: ModelRoute, request: InferenceRequest, scene: Scene) -> float:
+    """USD per second of waiting, and of our own machine if the endpoint has a shadow price. 0 is a value."""
+    given = (request.overrides.value_of_time, route.value_of_time, scene.settings.value_of_time)
+    return next(value for value in given if value is not None) + endpoint.shadow_price_per_hour / 3600
+
+
+def _stayed(
+    ranked: list[Ranked], request: InferenceRequest, scene: Scene
+) -> tuple[list[Candidate], str] | None:
+    """Put the session's endpoint first, if it is as good a tier and not overloaded; `order` beats it."""
+    if scene.sticky is None or request.preferences.order:
+        return None
+    ordered = [r.view.candidate for r in ranked]
+    best, tier = ordered[0], ranked[0].rank[:2]
+    stays = (r.view.candidate for r in ranked if r.rank[:2] == tier)
+    sticky = next((c for c in stays if c.endpoint.identity == scene.sticky), None)
+    if sticky is None:
+        return None
+    stream = streams_upstream(sticky.endpoint, request)
+    size = size_of(request, scene.book.expected_num_out(sticky.route.id, stream, scene.now))
+    value_of_time = _value_of_time(sticky.endpoint, sticky.route, request, scene)
+    if not is_worth_staying(sticky, best, size, value_of_time, scene.load_of(sticky.endpoint)):
+        return None
+    return [replace(sticky, share=1.0), *(c for c in ordered if c is not sticky)], "session's endpoint"
 
 
 def _ranked(
@@ -138,7 +149,7 @@ def _ranked(
     rank = (
         int(lags_behind(view)),
         0 if is_merged else candidate.tier,
-        _place(prefs.order, candidate.endpoint),
+        place(prefs.order, candidate.endpoint),
         int(not _takes_all(request, candidate.endpoint, needs)),
         int(strategy.shuns_outages and view.health.has_outage(scene.now)),
     )
@@ -148,52 +159,6 @@ def _ranked(
 def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[str]) -> bool:
     """Ask whether nothing would be dropped, and what changes the answer's contract is declared."""
     return all(declares(endpoint, name) for name in needs) and not lost_parameters(request, endpoint)
-
-
-def _place(order: tuple[str, ...], endpoint: Endpoint) -> int:
-    """Index of the first name in `order` that means this endpoint; after all of them if none does."""
-    return next((i for i, name in enumerate(order) if matches(name, endpoint)), len(order))
-
-
-def _drawn(
-    ranked: list[Ranked], strategy: Strategy, request: InferenceRequest, scene: Scene, rng: random.Random
-) -> tuple[list[Candidate], str]:
-    """Draw the first pick from those that share the best rank; everybody else keeps the order."""
-    pool = [r.view for r in ranked if r.rank == ranked[0].rank]
-    is_named = _place(request.preferences.order, pool[0].candidate.endpoint) < len(request.preferences.order)
-    if strategy.weights is None or is_named:
-        rest = [replace(r.view.candidate, share=0.0) for r in ranked]
-        why = "provider.order" if is_named else "strict order"
-        return [replace(rest[0], share=1.0), *rest[1:]], why
-    weights = strategy.weights(pool, scene.settings.spread)
-    if not any(weights):
-        weights = [1.0] * len(pool)  # all weights 0: nobody is preferred
-    explored = _explored(pool, request) if strategy.explores else None
-    explore = scene.settings.explore if explored is not None else 0.0
-    shares = {
-        view.candidate.endpoint.id: (1 - explore) * weight / sum(weights) + explore * (view is explored)
-        for view, weight in zip(pool, weights, strict=True)
-    }
-    is_exploring = rng.random() < explore
-    first = explored if is_exploring and explored else rng.choices(pool, weights)[0]
-    shared = [replace(r.view.candidate, share=shares.get(r.view.candidate.endpoint.id, 0.0)) for r in ranked]
-    winner = next(c for c in shared if c.endpoint.id == first.candidate.endpoint.id)
-    rest = [c for c in shared if c is not winner]
-    why = "exploring: oldest sample" if is_exploring else f"drawn from {sum(w > 0 for w in weights)}"
-    return [replace(winner, is_exploring=is_exploring), *rest], why
-
-
-def _explored(pool: list[View], request: InferenceRequest) -> View | None:
-    """The endpoint with the oldest sample, unless an exploring request is under way there."""
-    if len(pool) < 2:
-        return None
-
-    def sampled_at(view: View) -> float:
-        stream = streams_upstream(view.candidate.endpoint, request)
-        return view.health.speeds[stream].sampled_at
-
-    oldest = min(pool, key=sampled_at)
-    return None if oldest.health.is_exploring() else oldest
 
 
 def _failed_open(

@@ -115,6 +115,7 @@ class Endpoint:
     upstream_stream: Literal["as_asked", "always"] = "as_asked"
     local: LocalModel | None = None
     caches: bool = False  # prefix cache makes affinity worth it
+    shadow_price_per_hour: float = 0.0  # USD of machine time, for scoring only, never billed
     cooldown_s: float | None = None  # breaker's first open time; None: 10 s, 0: never benched
     options: Mapping[str, Any] = field(default_factory=dict)  # type-specific, over provider.options
     region: str | None = None

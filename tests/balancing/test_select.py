@@ -14,6 +14,7 @@ from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.screen import Subject, screen
 from ionrouter.balancing.select import Scene, select
+from ionrouter.balancing.strategies import MAX_WARMING
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.routing.table import Endpoint, Expected, ModelRoute, Provider, RoutingSettings
 from ionrouter.schema.request import (
@@ -103,8 +104,8 @@ def test_within_the_spread_the_first_pick_is_drawn_by_inverse_square_of_the_scor
     shares = {c.endpoint.id: c.share for c in plan.candidates}
     weights = {"a": 1 / 100, "b": 1 / 144}  # c is over 1.25 times the best
     assert shares == pytest.approx({"a": 144 / 244, "b": 100 / 244, "c": 0.0}, rel=1e-6)
-    picks = first_picks(4000, *ends)
-    assert picks["a"] / 4000 == pytest.approx(weights["a"] / sum(weights.values()), abs=0.03)
+    picks = first_picks(1500, *ends)
+    assert picks["a"] / 1500 == pytest.approx(weights["a"] / sum(weights.values()), abs=0.04)
     assert picks["c"] == 0
 
 
@@ -189,7 +190,7 @@ def test_a_new_endpoint_gets_a_few_of_a_burst_not_all_of_it() -> None:
         chosen = plan_of(old, new, book=book, rng=rng, asked=request(stream=True)).candidates[0].endpoint
         picks[chosen.id] += 1
         book.of(chosen).begin(NOW, stream=True).has_answered = chosen.id == "old"
-    assert 1 <= picks["new"] <= 50
+    assert 1 <= picks["new"] <= MAX_WARMING
 
 
 def test_a_burst_on_endpoints_that_are_all_new_is_shared() -> None:
@@ -237,8 +238,8 @@ def test_exploring_takes_the_oldest_sample_once_in_a_hundred() -> None:
     book, near, far = HealthBook(), fast("near", 1.0), fast("far", 60.0)
     record(book, near, 1.0)
     streamed = request(stream=True)
-    picks = first_picks(5000, near, far, book=book, explore=0.01, asked=streamed)
-    assert picks["far"] / 5000 == pytest.approx(0.01, abs=0.005)
+    picks = first_picks(2000, near, far, book=book, explore=0.01, asked=streamed)
+    assert picks["far"] / 2000 == pytest.approx(0.01, abs=0.005)
     shares = {
         c.endpoint.id: c.share for c in plan_of(near, far, book=book, explore=0.01, asked=streamed).candidates
     }
@@ -275,9 +276,9 @@ def test_price_follows_the_inverse_square_and_puts_outages_last() -> None:
     book = HealthBook()
     ends = [endpoint(n, price=price(usd, usd)) for n, usd in (("a", 1), ("b", 2), ("c", 3))]
     book.of(ends[1]).fail(NOW - 5, UpstreamError(FailureClass.TRANSIENT, "x"), 1.0, 0.0, after_commit=False)
-    picks = first_picks(4000, *ends, book=book, asked=strategy("price"))
+    picks = first_picks(1500, *ends, book=book, asked=strategy("price"))
     assert set(picks) == {"a", "c"}
-    assert picks["a"] / picks["c"] == pytest.approx(9, rel=0.25)
+    assert picks["a"] / picks["c"] == pytest.approx(9, rel=0.3)
     assert ids(plan_of(*ends, book=book, asked=strategy("price")))[-1] == "b"
     later = plan_of(*ends, book=book, asked=strategy("price"), now=NOW + 31)
     assert ids(later).index("b") < 2
@@ -324,11 +325,11 @@ def test_least_busy_takes_the_emptiest() -> None:
 def test_weights_hold_in_any_order_and_default_to_one(turned: bool) -> None:
     """G80"""
     ends = [endpoint("a"), endpoint("b", weight=9.0), endpoint("c", weight=1.0)]
-    picks = first_picks(4000, *(reversed(ends) if turned else ends), asked=strategy("weighted"))
-    assert picks["b"] / 4000 == pytest.approx(9 / 11, abs=0.03)
-    assert picks["a"] / 4000 == pytest.approx(1 / 11, abs=0.02)
-    without_a = first_picks(4000, *ends[1:], asked=strategy("weighted"))
-    assert without_a["b"] / 4000 == pytest.approx(0.9, abs=0.02)
+    picks = first_picks(1500, *(reversed(ends) if turned else ends), asked=strategy("weighted"))
+    assert picks["b"] / 1500 == pytest.approx(9 / 11, abs=0.04)
+    assert picks["a"] / 1500 == pytest.approx(1 / 11, abs=0.03)
+    without_a = first_picks(1500, *ends[1:], asked=strategy("weighted"))
+    assert without_a["b"] / 1500 == pytest.approx(0.9, abs=0.03)
 
 
 def test_weight_zero_is_never_first_but_still_a_fallback() -> None:
@@ -526,7 +527,7 @@ TROUBLES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(ENDPOINTS, min_size=1, max_size=6, unique_by=lambda e: e.id),
     REQUESTS,
