@@ -1,4 +1,6 @@
 // Engine: options, submit, drain, stats. The loop's thread never takes the interpreter lock.
+#include "core/engine.h"
+
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -6,7 +8,6 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "core/engine.h"
 #include "models/cpu_runner.h"
 
 namespace py = pybind11;
@@ -55,7 +56,8 @@ Options read_options(const py::dict& given) {
   take(left, "kv_memory_bytes", out.runner.kv_memory_bytes);
   take(left, "block_size", out.block_size);
   if (out.block_size != 16) throw py::value_error("options: block_size must be 16");
-  if (!left.empty()) throw py::value_error("options: unknown key " + std::string(py::repr((*left.begin()).first)));
+  if (!left.empty())
+    throw py::value_error("options: unknown key " + std::string(py::repr((*left.begin()).first)));
   out.runner.max_slots = out.engine.max_running;
   out.runner.max_tokens_per_step = out.engine.token_budget;
   out.runner.context_length = out.engine.context_length;
@@ -70,8 +72,8 @@ EnginePtr make_engine(const ModelHandle& model, const std::vector<std::string>& 
   return EnginePtr(new Engine(std::move(runner), token_bytes, stop_ids, std::move(read.engine)));
 }
 
-uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, float temperature, int32_t top_k,
-                float top_p, float min_p, float repetition_penalty, float presence_penalty,
+uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, float temperature,
+                int32_t top_k, float top_p, float min_p, float repetition_penalty, float presence_penalty,
                 float frequency_penalty, uint64_t seed, std::vector<std::string> stop,
                 std::vector<int32_t> stop_ids, bool ignore_eos, int32_t min_tokens, int32_t logprobs,
                 int32_t priority, std::string cache_salt) {
@@ -158,12 +160,12 @@ void add_engine(py::module_& module) {
       .def_property_readonly("event_fd", &Engine::event_fd)
       .def_property_readonly("context_length", &Engine::context_length)
       .def("submit", &submit, py::arg("prompt"), py::kw_only(), py::arg("max_tokens"),
-           py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f, py::arg("min_p") = 0.0f,
-           py::arg("repetition_penalty") = 1.0f, py::arg("presence_penalty") = 0.0f,
-           py::arg("frequency_penalty") = 0.0f, py::arg("seed") = 0, py::arg("stop") = std::vector<std::string>(),
-           py::arg("stop_ids") = std::vector<int32_t>(), py::arg("ignore_eos") = false,
-           py::arg("min_tokens") = 0, py::arg("logprobs") = -1, py::arg("priority") = 0,
-           py::arg("cache_salt") = "")
+           py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f,
+           py::arg("min_p") = 0.0f, py::arg("repetition_penalty") = 1.0f, py::arg("presence_penalty") = 0.0f,
+           py::arg("frequency_penalty") = 0.0f, py::arg("seed") = 0,
+           py::arg("stop") = std::vector<std::string>(), py::arg("stop_ids") = std::vector<int32_t>(),
+           py::arg("ignore_eos") = false, py::arg("min_tokens") = 0, py::arg("logprobs") = -1,
+           py::arg("priority") = 0, py::arg("cache_salt") = "")
       .def("abort", &Engine::abort, py::arg("sequence"), unlocked)
       .def("drain", &drain)
       .def("stats", &stats)

@@ -13,7 +13,8 @@ namespace ion::bindings {
 namespace {
 
 py::object text(std::string_view value) {
-  PyObject* decoded = PyUnicode_DecodeUTF8(value.data(), static_cast<Py_ssize_t>(value.size()), "surrogateescape");
+  PyObject* decoded =
+      PyUnicode_DecodeUTF8(value.data(), static_cast<Py_ssize_t>(value.size()), "surrogateescape");
   if (decoded == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(decoded);
 }
@@ -33,7 +34,9 @@ struct Converter {
   }
 };
 
-py::object to_python(const GgufValue& value) { return std::visit(Converter{}, value); }
+py::object to_python(const GgufValue& value) {
+  return std::visit(Converter{}, value);
+}
 
 py::dict gguf_metadata(const std::string& path) {
   const GgufFile file = [&] {

@@ -67,7 +67,8 @@ py::dict config(const ModelHandle& self) {
 void add_model(py::module_& module) {
   py::class_<FloatMatrix>(module, "_FloatMatrix", py::buffer_protocol()).def_buffer(&FloatMatrix::buffer);
   py::class_<ModelHandle>(module, "Model")
-      .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("numerics") = "fast", py::arg("threads") = 0)
+      .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("numerics") = "fast",
+                  py::arg("threads") = 0)
       .def_static("load_safetensors", &load_safetensors, py::arg("paths"), py::arg("config_json"),
                   py::arg("numerics") = "fast", py::arg("threads") = 0)
       .def_property_readonly("config", &config)

@@ -11,7 +11,9 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-int64_t aligned(int64_t num_bytes) { return (num_bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t num_bytes) {
+  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 kernels::KvShape kv_shape_of(const Weights& weights) {
   return {weights.config.num_kv_heads, weights.config.head_dim, weights.numerics};
@@ -31,10 +33,15 @@ CpuDecoder::CpuDecoder(const Weights& weights, kernels::ThreadPool& pool, const 
 
   const int64_t rows = std::max(limits.max_rows, limits.max_logit_rows);
   const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
-  const std::pair<float**, int64_t> pieces[] = {
-      {&x_, hidden},           {&normed_, hidden}, {&q_, config.q_size()}, {&k_, config.kv_size()},
-      {&v_, config.kv_size()}, {&mixed_, config.q_size()}, {&gate_, ffn},  {&up_, ffn},
-      {&angles_, config.head_dim}};
+  const std::pair<float**, int64_t> pieces[] = {{&x_, hidden},
+                                                {&normed_, hidden},
+                                                {&q_, config.q_size()},
+                                                {&k_, config.kv_size()},
+                                                {&v_, config.kv_size()},
+                                                {&mixed_, config.q_size()},
+                                                {&gate_, ffn},
+                                                {&up_, ffn},
+                                                {&angles_, config.head_dim}};
   const int64_t widest = std::max({hidden, config.q_size(), ffn});
   const int64_t scratch_bytes = kernels::matmul_scratch_bytes(rows, widest);
   int64_t total = aligned(scratch_bytes);
@@ -52,7 +59,9 @@ int64_t CpuDecoder::kv_block_bytes(const Weights& weights) {
   return kernels::kv_block_bytes(kv_shape_of(weights)) * weights.config.num_layers;
 }
 
-std::byte* CpuDecoder::layer_cache(int64_t index) const { return kv_.data() + index * layer_cache_bytes_; }
+std::byte* CpuDecoder::layer_cache(int64_t index) const {
+  return kv_.data() + index * layer_cache_bytes_;
+}
 
 void CpuDecoder::copy_block(int32_t from, int32_t to) {
   const int64_t size = kernels::kv_block_bytes(kv_shape_);

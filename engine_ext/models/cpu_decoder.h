@@ -1,5 +1,5 @@
-// One forward pass of the decoder on the CPU, for any mix of sequences. Knows rows, positions and block tables;
-// knows no sampling, no slots, no steps.
+// One forward pass of the decoder on the CPU, for any mix of sequences. Knows rows, positions and block
+// tables; knows no sampling, no slots, no steps.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace ion {
 
 // Rows of one pass. Row r is token ids[r] at positions[r]; spans cover all rows, one span a sequence.
 struct DecoderBatch {
-  std::span<const int32_t> ids;                     // [num_rows]
-  std::span<const int32_t> positions;               // [num_rows]
+  std::span<const int32_t> ids;        // [num_rows]
+  std::span<const int32_t> positions;  // [num_rows]
   std::span<const kernels::AttentionSpan> spans;
-  std::span<const int32_t> logit_rows;              // rows whose logits are wanted
+  std::span<const int32_t> logit_rows;  // rows whose logits are wanted
 };
 
 struct DecoderLimits {
@@ -59,8 +59,8 @@ class CpuDecoder {
   kernels::KvShape kv_shape_;
   kernels::RopeParams rope_;
   int64_t layer_cache_bytes_ = 0;
-  Memory kv_;       // [layer][num_blocks] blocks of kernels.h
-  Memory scratch_;  // everything below
+  Memory kv_;                // [layer][num_blocks] blocks of kernels.h
+  Memory scratch_;           // everything below
   float* x_ = nullptr;       // [max_rows, hidden], the residual stream
   float* normed_ = nullptr;  // [max_rows, hidden], a branch's input, then its output
   float* q_ = nullptr;       // [max_rows, q_size]

@@ -13,7 +13,9 @@ namespace {
 
 constexpr auto kBlock = static_cast<int32_t>(kernels::kKvBlock);
 
-int64_t blocks_for(int64_t num_tokens) { return (num_tokens + kBlock - 1) / kBlock; }
+int64_t blocks_for(int64_t num_tokens) {
+  return (num_tokens + kBlock - 1) / kBlock;
+}
 
 // Without a wish: every slot can hold a full context, but not more than a quarter of what memory is left, and
 // never less than one context (the allocation says so if even that is too much).
@@ -70,7 +72,8 @@ kernels::SamplerParams sampler_params(const SamplingParams& from, bool is_stop_m
 CpuRunner::CpuRunner(std::shared_ptr<const Model> model, const CpuRunnerOptions& options)
     : model_(std::move(model)),
       caps_(caps_of(*model_, options)),
-      decoder_(model_->weights(), model_->pool(), {caps_.max_tokens_per_step, caps_.max_slots, caps_.num_blocks}),
+      decoder_(model_->weights(), model_->pool(),
+               {caps_.max_tokens_per_step, caps_.max_slots, caps_.num_blocks}),
       slots_(caps_.max_slots),
       logits_(int64_t{caps_.max_slots} * caps_.vocab_size * static_cast<int64_t>(sizeof(float)), "logits"),
       sampler_stride_((kernels::sampler_scratch_bytes(caps_.vocab_size) + 63) / 64 * 64) {
@@ -90,7 +93,8 @@ CpuRunner::~CpuRunner() {
 void CpuRunner::submit(Step step) {
   {
     const std::lock_guard lock(mutex_);
-    if (num_in_flight_ == kMaxInFlight) throw std::logic_error("a fifth step submitted before any was polled");
+    if (num_in_flight_ == kMaxInFlight)
+      throw std::logic_error("a fifth step submitted before any was polled");
     ++num_in_flight_;
     waiting_.push_back(std::move(step));
   }
@@ -156,14 +160,16 @@ void CpuRunner::join(const Join& join) {
   slot.num_prompt = join.num_prompt;
   for (size_t i = 0; i < join.ids.size(); ++i) {
     const int32_t id = join.ids[i];
-    if (id < 0 || id >= caps_.vocab_size) throw std::logic_error("id " + std::to_string(id) + " is not in the vocabulary");
+    if (id < 0 || id >= caps_.vocab_size)
+      throw std::logic_error("id " + std::to_string(id) + " is not in the vocabulary");
     i < static_cast<size_t>(join.num_prompt) ? slot.counts.add_prompt(id) : slot.counts.add_generated(id);
   }
 }
 
 void CpuRunner::append_block(const AppendedBlock& appended) {
   Slot& slot = taken(appended.slot);
-  if (appended.block < 0 || appended.block >= caps_.num_blocks) throw std::logic_error("a block outside the pool");
+  if (appended.block < 0 || appended.block >= caps_.num_blocks)
+    throw std::logic_error("a block outside the pool");
   const auto index = static_cast<size_t>(appended.index);
   if (appended.index < 0 || index > slot.blocks.size()) throw std::logic_error("a block table with a gap");
   if (index == slot.blocks.size()) slot.blocks.push_back(appended.block);
@@ -188,7 +194,8 @@ void CpuRunner::check_row(const Row& row) {
   if ((row.flags & kRowSample) != 0 && static_cast<size_t>(row.start) + row.count != slot.ids.size()) {
     throw std::logic_error(what + "samples before its last id");
   }
-  if ((row.flags & ~kRowSample) != 0) throw std::logic_error(what + "flags that the CPU runner does not know");
+  if ((row.flags & ~kRowSample) != 0)
+    throw std::logic_error(what + "flags that the CPU runner does not know");
 }
 
 void CpuRunner::gather_rows(const Step& step) {
@@ -207,8 +214,10 @@ void CpuRunner::gather_rows(const Step& step) {
       sampled_rows_.push_back(row);
     }
   }
-  if (static_cast<int64_t>(ids_.size()) > caps_.max_tokens_per_step) throw std::logic_error("a step with too many tokens");
-  if (static_cast<int64_t>(sampled_rows_.size()) > caps_.max_slots) throw std::logic_error("a step with too many rows");
+  if (static_cast<int64_t>(ids_.size()) > caps_.max_tokens_per_step)
+    throw std::logic_error("a step with too many tokens");
+  if (static_cast<int64_t>(sampled_rows_.size()) > caps_.max_slots)
+    throw std::logic_error("a step with too many rows");
 }
 
 // Rows are sampled in parallel; then, in row order, the ids become part of their sequences.

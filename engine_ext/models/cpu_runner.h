@@ -1,5 +1,5 @@
-// The CPU's Runner: a worker thread behind the asynchronous protocol of core/runner.h, with the state of every
-// slot. Knows the decoder and the sampler; decides nothing about what runs when.
+// The CPU's Runner: a worker thread behind the asynchronous protocol of core/runner.h, with the state of
+// every slot. Knows the decoder and the sampler; decides nothing about what runs when.
 #pragma once
 
 #include <condition_variable>
@@ -18,8 +18,8 @@
 namespace ion {
 
 struct CpuRunnerOptions {
-  int32_t num_blocks = 0;         // 0: as kv_memory_bytes says
-  int64_t kv_memory_bytes = 0;    // 0: one full context for each slot, within a quarter of the free memory
+  int32_t num_blocks = 0;       // 0: as kv_memory_bytes says
+  int64_t kv_memory_bytes = 0;  // 0: one full context for each slot, within a quarter of the free memory
   int32_t max_slots = 64;
   int32_t max_tokens_per_step = 512;
   int32_t context_length = 0;  // 0: the model's
@@ -67,7 +67,7 @@ class CpuRunner final : public Runner {
   std::vector<Slot> slots_;
   std::vector<int32_t> ids_, positions_, logit_rows_;
   std::vector<kernels::AttentionSpan> spans_;
-  std::vector<Row> sampled_rows_;                          // of this step, in order; the three below go with it
+  std::vector<Row> sampled_rows_;  // of this step, in order; the three below go with it
   std::vector<kernels::SampleResult> samples_;
   std::vector<std::vector<kernels::SampledLogprob>> tops_;
   Memory logits_;           // [max_slots, vocab]

@@ -33,7 +33,7 @@ struct Descriptor {
 FileMap::FileMap(const std::string& path) : path_(path) {
   const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) fail(path, "open");
-  struct stat info {};
+  struct stat info{};
   if (fstat(file.fd, &info) != 0) fail(path, "stat");
   if (!S_ISREG(info.st_mode)) throw WeightError(quoted(path) + " is not a regular file");
   if (info.st_size == 0) return;  // an empty mapping is an error to mmap, not to us

@@ -28,18 +28,30 @@ T load(const std::byte* at) {
 
 GgufValue load_scalar(GgufType type, const std::byte* at) {
   switch (type) {
-    case GgufType::kUint8: return uint64_t{load<uint8_t>(at)};
-    case GgufType::kInt8: return int64_t{load<int8_t>(at)};
-    case GgufType::kUint16: return uint64_t{load<uint16_t>(at)};
-    case GgufType::kInt16: return int64_t{load<int16_t>(at)};
-    case GgufType::kUint32: return uint64_t{load<uint32_t>(at)};
-    case GgufType::kInt32: return int64_t{load<int32_t>(at)};
-    case GgufType::kFloat32: return double{load<float>(at)};
-    case GgufType::kBool: return load<uint8_t>(at) != 0;
-    case GgufType::kUint64: return load<uint64_t>(at);
-    case GgufType::kInt64: return load<int64_t>(at);
-    case GgufType::kFloat64: return load<double>(at);
-    default: throw WeightError("a string or array where a number was expected");
+    case GgufType::kUint8:
+      return uint64_t{load<uint8_t>(at)};
+    case GgufType::kInt8:
+      return int64_t{load<int8_t>(at)};
+    case GgufType::kUint16:
+      return uint64_t{load<uint16_t>(at)};
+    case GgufType::kInt16:
+      return int64_t{load<int16_t>(at)};
+    case GgufType::kUint32:
+      return uint64_t{load<uint32_t>(at)};
+    case GgufType::kInt32:
+      return int64_t{load<int32_t>(at)};
+    case GgufType::kFloat32:
+      return double{load<float>(at)};
+    case GgufType::kBool:
+      return load<uint8_t>(at) != 0;
+    case GgufType::kUint64:
+      return load<uint64_t>(at);
+    case GgufType::kInt64:
+      return load<int64_t>(at);
+    case GgufType::kFloat64:
+      return load<double>(at);
+    default:
+      throw WeightError("a string or array where a number was expected");
   }
 }
 
@@ -129,7 +141,8 @@ Header read_header(Cursor& in) {
   if (std::memcmp(magic.data(), "GGUF", 4) != 0) in.fail("not a GGUF file (wrong magic)");
   const auto version = in.number<uint32_t>();
   if (version == 0x02000000 || version == 0x03000000) in.fail("big-endian GGUF is not supported");
-  if (version != 2 && version != 3) in.fail("GGUF version " + std::to_string(version) + " is not supported (2, 3)");
+  if (version != 2 && version != 3)
+    in.fail("GGUF version " + std::to_string(version) + " is not supported (2, 3)");
   const auto num_tensors = in.number<uint64_t>();
   const auto num_pairs = in.number<uint64_t>();
   in.checked_count(num_tensors, 24, "tensors");  // name length, dims, type, offset
@@ -164,8 +177,8 @@ TensorPlace read_tensor_info(Cursor& in, Tensor& out) {
 uint64_t tensor_bytes(const Cursor& in, const Tensor& tensor, const TensorTypeInfo& type) {
   const auto cols = static_cast<uint64_t>(tensor.shape.back());
   if (cols % type.block_size != 0) {
-    in.fail("rows of " + std::to_string(cols) + " values, not a multiple of " + std::string(type.name) + "'s " +
-            std::to_string(type.block_size));
+    in.fail("rows of " + std::to_string(cols) + " values, not a multiple of " + std::string(type.name) +
+            "'s " + std::to_string(type.block_size));
   }
   unsigned __int128 size = cols / type.block_size;
   size *= type.block_bytes;

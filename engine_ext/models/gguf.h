@@ -1,4 +1,5 @@
-// GGUF v2/v3 files: metadata and where the tensors lie. Knows the container only: no architecture, no arithmetic.
+// GGUF v2/v3 files: metadata and where the tensors lie. Knows the container only: no architecture, no
+// arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ struct GgufArray {
 };
 
 // Everything is checked against the file's size while opening; a fault throws WeightError that names
-// the place (key, tensor, byte offset) and the fault. Tensors of types we cannot read are listed all the same.
+// the place (key, tensor, byte offset) and the fault. Tensors of types we cannot read are listed all the
+// same.
 class GgufFile {
  public:
   explicit GgufFile(const std::string& path);

@@ -29,7 +29,8 @@ class Reader {
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
   void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos)
+      ++at_;
   }
 
   bool try_take(char c) {
@@ -47,13 +48,20 @@ class Reader {
     if (depth > kMaxDepth) fail("nested too deeply");
     skip_space();
     switch (peek()) {
-      case '{': return {object(depth)};
-      case '[': return {array(depth)};
-      case '"': return {string()};
-      case 't': return literal("true", {true});
-      case 'f': return literal("false", {false});
-      case 'n': return literal("null", {nullptr});
-      default: return number();
+      case '{':
+        return {object(depth)};
+      case '[':
+        return {array(depth)};
+      case '"':
+        return {string()};
+      case 't':
+        return literal("true", {true});
+      case 'f':
+        return literal("false", {false});
+      case 'n':
+        return literal("null", {nullptr});
+      default:
+        return number();
     }
   }
 
@@ -184,6 +192,8 @@ class Reader {
 
 }  // namespace
 
-Json parse_json(std::string_view text) { return Reader(text).document(); }
+Json parse_json(std::string_view text) {
+  return Reader(text).document();
+}
 
 }  // namespace ion

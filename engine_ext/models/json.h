@@ -25,7 +25,8 @@ struct Json {
   const int64_t* integer() const { return std::get_if<int64_t>(&value); }
 };
 
-// Reads one document (RFC 8259, no duplicate keys, nesting up to 64). Throws WeightError with the byte offset.
+// Reads one document (RFC 8259, no duplicate keys, nesting up to 64). Throws WeightError with the byte
+// offset.
 Json parse_json(std::string_view text);
 
 }  // namespace ion

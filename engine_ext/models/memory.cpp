@@ -36,13 +36,16 @@ int64_t machine_bytes() {
 }
 
 int64_t control_group_bytes() {
-  const int64_t limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
+  const int64_t limit = number_in("/sys/fs/cgroup/memory.max"),
+                used = number_in("/sys/fs/cgroup/memory.current");
   return limit == kUnknown || used == kUnknown ? kUnknown : std::max<int64_t>(0, limit - used);
 }
 
 }  // namespace
 
-int64_t available_memory_bytes() { return std::min(machine_bytes(), control_group_bytes()); }
+int64_t available_memory_bytes() {
+  return std::min(machine_bytes(), control_group_bytes());
+}
 
 Memory::Memory(int64_t num_bytes, const std::string& what) : num_bytes_(num_bytes) {
   if (num_bytes == 0) return;

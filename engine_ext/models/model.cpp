@@ -44,9 +44,12 @@ kernels::Numerics parse_numerics(const std::string& name) {
   throw std::invalid_argument("numerics: " + quoted(name) + " is neither 'fast' nor 'exact'");
 }
 
-int64_t Model::kv_block_bytes() const { return CpuDecoder::kv_block_bytes(weights_); }
+int64_t Model::kv_block_bytes() const {
+  return CpuDecoder::kv_block_bytes(weights_);
+}
 
-std::shared_ptr<const Model> Model::load_gguf(const std::string& path, kernels::Numerics numerics, int threads) {
+std::shared_ptr<const Model> Model::load_gguf(const std::string& path, kernels::Numerics numerics,
+                                              int threads) {
   const GgufFile file(path);
   NamedTensors tensors;
   for (const Tensor& tensor : file.tensors()) tensors.emplace(tensor.name, &tensor);
@@ -84,7 +87,9 @@ std::vector<float> Model::logits(std::span<const int32_t> tokens, int32_t chunk)
   for (int32_t start = 0; start < num_tokens; start += step) {
     const int32_t count = std::min(step, num_tokens - start);
     const kernels::AttentionSpan span{blocks.data(), 0, start, count};
-    decoder.forward({tokens.subspan(start, count), std::span(positions).subspan(start, count), {&span, 1},
+    decoder.forward({tokens.subspan(start, count),
+                     std::span(positions).subspan(start, count),
+                     {&span, 1},
                      std::span(rows).first(count)},
                     out.data() + static_cast<size_t>(start) * config().vocab_size);
   }

@@ -17,7 +17,8 @@ kernels::Numerics parse_numerics(const std::string& name);
 class Model {
  public:
   // threads 0: one per available CPU. Throws WeightError.
-  static std::shared_ptr<const Model> load_gguf(const std::string& path, kernels::Numerics numerics, int threads);
+  static std::shared_ptr<const Model> load_gguf(const std::string& path, kernels::Numerics numerics,
+                                                int threads);
   static std::shared_ptr<const Model> load_safetensors(std::span<const std::string> paths,
                                                        const std::string& config_json,
                                                        kernels::Numerics numerics, int threads);
@@ -27,8 +28,8 @@ class Model {
   kernels::ThreadPool& pool() const { return *pool_; }
   int64_t kv_block_bytes() const;  // of 16 tokens, all layers
 
-  // Teacher-forced logits [tokens.size(), vocab_size], prefilled in pieces of `chunk` tokens (0: the largest).
-  // Throws std::invalid_argument for no tokens and ids outside the vocabulary.
+  // Teacher-forced logits [tokens.size(), vocab_size], prefilled in pieces of `chunk` tokens (0: the
+  // largest). Throws std::invalid_argument for no tokens and ids outside the vocabulary.
   std::vector<float> logits(std::span<const int32_t> tokens, int32_t chunk) const;
 
  private:

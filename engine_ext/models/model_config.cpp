@@ -31,7 +31,8 @@ using Scalar = std::variant<bool, int64_t, double, std::string>;
 
 std::string known_architectures() {
   std::string out;
-  for (const Architecture& known : kArchitectures) out += (out.empty() ? "" : ", ") + std::string(known.gguf_name);
+  for (const Architecture& known : kArchitectures)
+    out += (out.empty() ? "" : ", ") + std::string(known.gguf_name);
   return out;
 }
 
@@ -39,7 +40,8 @@ const Architecture& find_architecture(std::string_view name, std::string_view Ar
   for (const Architecture& known : kArchitectures) {
     if (known.*field == name) return known;
   }
-  throw WeightError("architecture " + quoted(name) + " is not supported (supported: " + known_architectures() + ")");
+  throw WeightError("architecture " + quoted(name) +
+                    " is not supported (supported: " + known_architectures() + ")");
 }
 
 // Named values with range checks. `find` returns nothing for an absent key and a non-scalar alike.
@@ -145,7 +147,8 @@ int32_t default_head_dim(const ModelConfig& config) {
 // Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, a ramp between.
 // Source: the reference code published with Llama 3.1 (apply_scaling).
 std::vector<double> llama3_divisors(const ModelConfig& config, const Fields& rope) {
-  const double factor = rope.real("factor"), low = rope.real("low_freq_factor"), high = rope.real("high_freq_factor");
+  const double factor = rope.real("factor"), low = rope.real("low_freq_factor"),
+               high = rope.real("high_freq_factor");
   const double original = rope.real("original_max_position_embeddings");
   if (high <= low) throw WeightError("rope scaling: high_freq_factor is not above low_freq_factor");
   std::vector<double> out;
@@ -171,7 +174,8 @@ void read_json_rope(ModelConfig& config, const JsonObject& root, const Fields& t
     } else if (type == "linear") {
       config.rope_divisors.assign(config.head_dim / 2, rope.real("factor"));
     } else if (type != "default") {
-      throw WeightError("rope type " + quoted(type) + " is not supported (supported: default, linear, llama3)");
+      throw WeightError("rope type " + quoted(type) +
+                        " is not supported (supported: default, linear, llama3)");
     }
     return;
   }
@@ -182,13 +186,15 @@ void read_gguf_rope(ModelConfig& config, const std::string& prefix, const Fields
   const int32_t rotated = fields.size(prefix + "rope.dimension_count", config.head_dim);
   if (rotated != config.head_dim) {
     throw WeightError(quoted(prefix + "rope.dimension_count") + " is " + std::to_string(rotated) +
-                      ": rotating part of a head of " + std::to_string(config.head_dim) + " is not supported");
+                      ": rotating part of a head of " + std::to_string(config.head_dim) +
+                      " is not supported");
   }
   const std::string type = fields.text(prefix + "rope.scaling.type", "none");
   if (type == "linear") {
     config.rope_divisors.assign(config.head_dim / 2, fields.real(prefix + "rope.scaling.factor"));
   } else if (type != "none") {
-    throw WeightError("rope type " + quoted(type) + " is not supported (supported: none, linear, and factors in "
+    throw WeightError("rope type " + quoted(type) +
+                      " is not supported (supported: none, linear, and factors in "
                       "rope_freqs.weight)");
   }
 }
@@ -203,7 +209,8 @@ ModelConfig config_from_gguf(const GgufFile& file) {
   const Architecture& known = find_architecture(config.architecture, &Architecture::gguf_name);
   config.is_qk_interleaved = known.is_gguf_qk_interleaved;
   const std::string prefix = config.architecture + ".";
-  if (fields.size(prefix + "expert_count", 0, 0) > 0) throw WeightError("mixtures of experts are not supported");
+  if (fields.size(prefix + "expert_count", 0, 0) > 0)
+    throw WeightError("mixtures of experts are not supported");
   config.num_layers = fields.size(prefix + "block_count");
   config.hidden_size = fields.size(prefix + "embedding_length");
   config.ffn_size = fields.size(prefix + "feed_forward_length");

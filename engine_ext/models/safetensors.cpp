@@ -1,5 +1,5 @@
-// Reading of safetensors headers. Format: an 8-byte little-endian length, a JSON header, then tensor bytes that
-// cover the rest of the file without gap or overlap.
+// Reading of safetensors headers. Format: an 8-byte little-endian length, a JSON header, then tensor bytes
+// that cover the rest of the file without gap or overlap.
 #include "models/safetensors.h"
 
 #include <algorithm>
@@ -100,7 +100,8 @@ class Shard {
     if (json.array() == nullptr) fail(what + " is not a list");
     std::vector<int64_t> out;
     for (const Json& item : *json.array()) {
-      if (item.integer() == nullptr || *item.integer() < 0) fail(what + " holds something other than whole numbers");
+      if (item.integer() == nullptr || *item.integer() < 0)
+        fail(what + " holds something other than whole numbers");
       out.push_back(*item.integer());
     }
     return out;

@@ -36,9 +36,9 @@ const TensorTypeInfo* find_tensor_type(uint32_t id);  // nullptr: unknown id
 // A view; the bytes belong to the FileMap of the file it came from.
 struct Tensor {
   std::string name;
-  std::string type_name;              // as the file's format spells it
-  std::optional<TensorType> type;     // empty: a type that we do not read
-  std::vector<int64_t> shape;         // outermost first: [rows, cols], as in safetensors and torch
+  std::string type_name;           // as the file's format spells it
+  std::optional<TensorType> type;  // empty: a type that we do not read
+  std::vector<int64_t> shape;      // outermost first: [rows, cols], as in safetensors and torch
   std::span<const std::byte> data;
 };
 

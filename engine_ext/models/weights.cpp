@@ -14,7 +14,9 @@ using kernels::DType;
 constexpr int64_t kAlignment = 64;      // packed weights (kernels.h)
 constexpr size_t kTensorsPerLayer = 9;  // at least: two norms and seven products
 
-int64_t aligned(int64_t num_bytes) { return (num_bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t num_bytes) {
+  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 // One tensor that the decoder wants, and the one place it goes to.
 struct Wanted {
@@ -28,7 +30,9 @@ struct Wanted {
   const Tensor* found = nullptr;
 };
 
-DType dtype_of(const Tensor& tensor) { return static_cast<DType>(*tensor.type); }
+DType dtype_of(const Tensor& tensor) {
+  return static_cast<DType>(*tensor.type);
+}
 
 // Row r of the half-split order, of `heads` heads of `head_dim`: pairs (2i, 2i+1) become (i, i + head_dim/2).
 int64_t interleaved_row(int64_t row, int64_t head_dim) {
@@ -56,13 +60,18 @@ class Loader {
   }
 
  private:
-  void want_vector(const std::string& name, int64_t size, const float** to, bool is_optional, int64_t heads = 0) {
-    wanted_.push_back({.name = name, .shape = {size}, .vector = to, .is_optional = is_optional,
+  void want_vector(const std::string& name, int64_t size, const float** to, bool is_optional,
+                   int64_t heads = 0) {
+    wanted_.push_back({.name = name,
+                       .shape = {size},
+                       .vector = to,
+                       .is_optional = is_optional,
                        .num_interleaved_heads = heads});
   }
 
   void want_linear(const std::string& stem, int64_t n, int64_t k, Linear& to, int64_t heads = 0) {
-    wanted_.push_back({.name = stem + ".weight", .shape = {n, k}, .matrix = &to.w, .num_interleaved_heads = heads});
+    wanted_.push_back(
+        {.name = stem + ".weight", .shape = {n, k}, .matrix = &to.w, .num_interleaved_heads = heads});
     want_vector(stem + ".bias", n, &to.bias, true, heads);
   }
 
@@ -84,7 +93,8 @@ class Loader {
   }
 
   void list_wanted() {
-    // Sizes come from the file: refuse a number of layers that its tensors cannot fill before making room for it.
+    // Sizes come from the file: refuse a number of layers that its tensors cannot fill before making room for
+    // it.
     if (static_cast<size_t>(config_.num_layers) > tensors_.size() / kTensorsPerLayer) {
       throw WeightError(std::to_string(config_.num_layers) + " layers announced, but only " +
                         std::to_string(tensors_.size()) + " tensors");
@@ -119,10 +129,11 @@ class Loader {
                         ", which is not supported (supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K)");
     }
     if (tensor.shape != wanted.shape) {
-      throw WeightError(what + ": shape " + shape_text(wanted.shape) + " wanted, " + shape_text(tensor.shape) +
-                        " found");
+      throw WeightError(what + ": shape " + shape_text(wanted.shape) + " wanted, " +
+                        shape_text(tensor.shape) + " found");
     }
-    if (wanted.vector == nullptr && !kernels::is_packable(dtype_of(tensor), tensor.shape[0], tensor.shape[1])) {
+    if (wanted.vector == nullptr &&
+        !kernels::is_packable(dtype_of(tensor), tensor.shape[0], tensor.shape[1])) {
       throw WeightError(what + ": " + shape_text(tensor.shape) + " cannot be packed as " + tensor.type_name);
     }
     wanted.found = &tensor;
@@ -169,7 +180,8 @@ class Loader {
         split_halves(rows.data(), tensor.shape[0], tensor.data.size() / tensor.shape[0]);
         source = rows.data();
       }
-      *wanted.matrix = kernels::pack_matrix(at, source, dtype, tensor.shape[0], tensor.shape[1], out_.numerics, pool_);
+      *wanted.matrix =
+          kernels::pack_matrix(at, source, dtype, tensor.shape[0], tensor.shape[1], out_.numerics, pool_);
     }
   }
 
@@ -178,7 +190,8 @@ class Loader {
     auto* to = static_cast<std::byte*>(data);
     const std::vector<std::byte> from(to, to + num_rows * row_bytes);
     for (int64_t row = 0; row < num_rows; ++row) {
-      std::memcpy(to + row * row_bytes, from.data() + interleaved_row(row, config_.head_dim) * row_bytes, row_bytes);
+      std::memcpy(to + row * row_bytes, from.data() + interleaved_row(row, config_.head_dim) * row_bytes,
+                  row_bytes);
     }
   }
 
@@ -195,13 +208,14 @@ std::vector<float> rope_divisors(const ModelConfig& config, const NamedTensors& 
   if (found == tensors.end()) return {config.rope_divisors.begin(), config.rope_divisors.end()};
   const Tensor& tensor = *found->second;
   if (tensor.type != TensorType::kF32 || tensor.shape != std::vector<int64_t>{config.head_dim / 2}) {
-    throw WeightError("tensor 'rope_freqs.weight': F32 [" + std::to_string(config.head_dim / 2) + "] wanted, " +
-                      tensor.type_name + " " + shape_text(tensor.shape) + " found");
+    throw WeightError("tensor 'rope_freqs.weight': F32 [" + std::to_string(config.head_dim / 2) +
+                      "] wanted, " + tensor.type_name + " " + shape_text(tensor.shape) + " found");
   }
   std::vector<float> out(config.head_dim / 2);
   std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
   for (float divisor : out) {
-    if (!(divisor > 0)) throw WeightError("tensor 'rope_freqs.weight' holds something other than positive factors");
+    if (!(divisor > 0))
+      throw WeightError("tensor 'rope_freqs.weight' holds something other than positive factors");
   }
   return out;
 }
@@ -212,11 +226,11 @@ std::string canonical_name(std::string_view name) {
   static constexpr std::pair<std::string_view, std::string_view> kTop[] = {
       {"model.embed_tokens.", "token_embd."}, {"model.norm.", "output_norm."}, {"lm_head.", "output."}};
   static constexpr std::pair<std::string_view, std::string_view> kLayer[] = {
-      {"input_layernorm.", "attn_norm."},   {"self_attn.q_proj.", "attn_q."},
-      {"self_attn.k_proj.", "attn_k."},     {"self_attn.v_proj.", "attn_v."},
+      {"input_layernorm.", "attn_norm."},    {"self_attn.q_proj.", "attn_q."},
+      {"self_attn.k_proj.", "attn_k."},      {"self_attn.v_proj.", "attn_v."},
       {"self_attn.o_proj.", "attn_output."}, {"self_attn.q_norm.", "attn_q_norm."},
       {"self_attn.k_norm.", "attn_k_norm."}, {"post_attention_layernorm.", "ffn_norm."},
-      {"mlp.gate_proj.", "ffn_gate."},      {"mlp.up_proj.", "ffn_up."},
+      {"mlp.gate_proj.", "ffn_gate."},       {"mlp.up_proj.", "ffn_up."},
       {"mlp.down_proj.", "ffn_down."}};
   if (name.ends_with(".rotary_emb.inv_freq")) return {};  // a constant that old checkpoints carry along
   for (const auto& [from, to] : kTop) {

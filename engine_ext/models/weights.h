@@ -22,8 +22,8 @@ struct Linear {
 
 struct LayerWeights {
   const float* attn_norm = nullptr;  // [hidden]
-  Linear q, k, v, o;                 // Q/K rows in half-split order: dims i and i + head_dim/2 rotate together
-  const float* q_norm = nullptr;     // [head_dim], null where the model has none
+  Linear q, k, v, o;              // Q/K rows in half-split order: dims i and i + head_dim/2 rotate together
+  const float* q_norm = nullptr;  // [head_dim], null where the model has none
   const float* k_norm = nullptr;
   const float* ffn_norm = nullptr;  // [hidden]
   Linear gate, up, down;
@@ -35,8 +35,8 @@ struct Weights {
   kernels::Numerics numerics = kernels::Numerics::fast;
   std::vector<LayerWeights> layers;
   const float* output_norm = nullptr;
-  Linear head;                            // [vocab, hidden]; with a tied head also the embedding
-  const std::byte* embedding = nullptr;   // [vocab, hidden] in file layout; null with a tied head
+  Linear head;                           // [vocab, hidden]; with a tied head also the embedding
+  const std::byte* embedding = nullptr;  // [vocab, hidden] in file layout; null with a tied head
   kernels::DType embedding_dtype = kernels::DType::F32;
   std::vector<float> rope_divisors;  // [head_dim / 2], or empty for ones
   Memory memory;
@@ -49,8 +49,8 @@ using NamedTensors = std::map<std::string, const Tensor*, std::less<>>;  // by G
 // The GGUF name of a safetensors tensor of the Llama family; empty for one that is not a weight.
 std::string canonical_name(std::string_view safetensors_name);
 
-// Copies and packs. Throws WeightError for a missing or unknown tensor, a wrong shape (wanted and found), a type
-// that cannot be read, and too little memory.
+// Copies and packs. Throws WeightError for a missing or unknown tensor, a wrong shape (wanted and found), a
+// type that cannot be read, and too little memory.
 Weights load_weights(ModelConfig config, const NamedTensors& tensors, kernels::Numerics numerics,
                      kernels::ThreadPool& pool);
 
