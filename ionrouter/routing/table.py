@@ -104,7 +104,7 @@ class Endpoint:
     context_length: int | None = None
     max_completion_tokens: int | None = None
     quantization: str = "unknown"
-    supported_parameters: frozenset[str] = frozenset()  # empty: unknown, all are sent and the upstream decides
+    supported_parameters: frozenset[str] = frozenset()  # empty: unknown, all are sent, the upstream decides
     input_modalities: frozenset[str] = frozenset({"text"})
     timeouts: Timeouts = field(default_factory=Timeouts)
     expected: Expected = field(default_factory=Expected)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
@@ -78,11 +77,9 @@ def _remove(data: Any, loc: Loc) -> None:
         data.pop(loc[-1], None)
 
 
-def _clean(loc: Iterable[str | int]) -> Loc:
-    """Drop pydantic's own marks, such as "[key]" for a bad key and the branch of a union."""
-    return tuple(
-        part for part in loc if part != "[key]" and not str(part).startswith(("function-", "constrained-"))
-    )
+def _clean(loc: Loc) -> Loc:
+    """Drop pydantic's mark for "the key itself is wrong"."""
+    return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
 
 def _problem(detail: ErrorDetails, source: Source) -> Problem:

@@ -49,13 +49,12 @@ def try_all(text: str) -> None:
 
 
 @given(FILES)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_any_data_gives_a_catalog_or_a_config_error(data: object) -> None:
     try_all(text_of(data))
 
 
 @given(st.text(max_size=80))
-@settings(deadline=None)
 def test_any_text_gives_a_catalog_or_a_config_error(text: str) -> None:
     try_all(text)
 

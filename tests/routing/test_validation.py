@@ -145,6 +145,17 @@ def test_a_wrong_field_is_named_with_its_line(case: str) -> None:
     assert errors(base + text + served) == [expected]
 
 
+def test_odd_model_names_do_not_confuse_paths() -> None:
+    names = ("function-calling", "constrained-x", "[key]", "a.b[0].c")
+    text = (
+        BASE + "models:\n" + "".join(f"  '{n}': {{nam: x, endpoints: [{{provider: vllm}}]}}\n" for n in names)
+    )
+    assert errors(text) == [
+        f"line {line}: models.{name}.nam: unknown field; did you mean 'name'?"
+        for line, name in enumerate(names, 7)
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n"])
 def test_an_empty_file_serves_nothing_and_is_an_error(text: str) -> None:
     assert errors(text) == ["line 1: empty: no models and no patterns, nothing to serve"]
