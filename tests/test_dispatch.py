@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ionrouter.balancing.circuit_breaker import BreakerState, CircuitBreaker
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, FailureClass, StreamBroken
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.fake import FakeClient
@@ -661,6 +662,10 @@ async def test_impatient_clients_do_not_bench_a_slow_endpoint() -> None:
     assert (await bench.run()).text == "patience"
 
 
+def breaker_of(bench: Bench) -> CircuitBreaker:
+    return bench.router.book.of(bench.router.table.models["m"].endpoints[0]).breaker
+
+
 async def test_an_abandoned_trial_is_handed_back() -> None:
     clock = Clock()
     scripts = [{"status": 500}] * 3 + [{"hang_after": 0}, OK]
@@ -670,6 +675,7 @@ async def test_an_abandoned_trial_is_handed_back() -> None:
             await bench.run()
     clock.now += 11
     await leave(bench, request(stream=True))
+    assert breaker_of(bench).allows(clock.now)
     answer = await bench.run(request(stream=True))
     assert answer.text == "ok" and bench.client.num_calls("a") == 5
 
@@ -684,7 +690,9 @@ async def test_a_trial_that_says_nothing_about_health_is_handed_back(verdict: di
     clock.now += 11
     with pytest.raises(AllAttemptsFailed):
         await bench.run()
+    assert breaker_of(bench).allows(clock.now)
     assert (await bench.run()).text == "ok"
+    assert breaker_of(bench).state(clock.now) is BreakerState.CLOSED
 
 
 async def test_a_client_that_leaves_mid_stream_leaves_a_partial_bill() -> None:
