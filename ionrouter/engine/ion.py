@@ -15,11 +15,12 @@ from typing import Any
 
 import structlog
 
+from ionrouter.engine.daemon import in_daemon_thread
 from ionrouter.engine.kv_memory import choose_kv_bytes, free_memory_bytes
 from ionrouter.engine.loading import EngineSettings, LoadedModel, load_model
 from ionrouter.engine.mailbox import Mailbox, TokenEvent, event_of
 from ionrouter.engine.speed import Speed
-from ionrouter.errors import IonrouterError
+from ionrouter.errors import ConfigError, IonrouterError
 from ionrouter.schema.load import EngineLoad
 
 _log = structlog.get_logger(__name__)
@@ -102,8 +103,12 @@ class LocalEngine:
     ) -> LocalEngine:
         """Fetch, load and start; `num_engines` share the free memory. Raises ConfigError."""
         started_at = clock()
-        loaded = await asyncio.to_thread(load_model, settings, cache=cache, progress=progress)
-        engine = await asyncio.to_thread(_start, loaded, settings, num_engines)
+
+        def start() -> tuple[LoadedModel, Any]:
+            loaded = load_model(settings, cache=cache, progress=progress)
+            return loaded, _start(loaded, settings, num_engines)
+
+        loaded, engine = await in_daemon_thread(start, "ion-load")
         load_s = clock() - started_at
         local = cls(loaded, engine, settings, load_s, clock)
         _log.info(
@@ -221,7 +226,10 @@ def _start(loaded: LoadedModel, settings: EngineSettings, num_engines: int) -> A
         "max_running": settings.max_running,
         "cache_identity": loaded.identity,
     }
-    return _ion.Engine(loaded.model, table, list(loaded.tokenizer.stop_ids), options)
+    try:
+        return _ion.Engine(loaded.model, table, list(loaded.tokenizer.stop_ids), options)
+    except (ValueError, MemoryError) as error:
+        raise ConfigError(f"{settings.weights}: the engine does not start: {error}") from error
 
 
 def _raise_for(event: TokenEvent) -> None:

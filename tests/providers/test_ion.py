@@ -68,7 +68,29 @@ async def test_the_same_seed_says_the_same_whoever_runs_beside(model: Path) -> N
         assert len(set(free)) > 1, "without a seed every answer is its own"
 
 
-async def test_choices_are_seeded_one_after_the_other_and_interleaved(model: Path) -> None:
+async def test_every_way_to_turn_top_k_off_says_the_same(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    body = GREEDY | {"temperature": 1.3, "seed": 9}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        off = (await ask(provider, ion_request(endpoint, body))).text
+        for top_k in (0, -1, 100_000, 9_999_999):
+            assert (await ask(provider, ion_request(endpoint, body | {"top_k": top_k}))).text == off
+        greedy = (await ask(provider, ion_request(endpoint, GREEDY))).text
+        assert (await ask(provider, ion_request(endpoint, body | {"top_k": 1}))).text == greedy
+
+
+async def test_min_tokens_keeps_an_answer_going(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        whole = await ask(provider, ion_request(endpoint, GREEDY | {"logprobs": True, "min_tokens": 12}))
+        first = whole.choices[0].logprobs[0]["content"][0]["token"]
+        stop = GREEDY | {"stop": [first]}
+        assert (await ask(provider, ion_request(endpoint, stop))).text == ""
+        late = await ask(provider, ion_request(endpoint, stop | {"min_tokens": 5}))
+        assert late.usage is not None and late.usage.completion_tokens >= 5
+
+
+async def test_choices_are_seeded_one_after_the_other(model: Path) -> None:
     endpoint = local_endpoint(model)
     body = GREEDY | {"temperature": 1.5, "max_tokens": 30}
     async with provider_of(endpoint, cache=model.parent) as provider:
@@ -78,7 +100,6 @@ async def test_choices_are_seeded_one_after_the_other_and_interleaved(model: Pat
             assert reply.choices[i].text == single.text
     assert sorted(reply.choices) == [0, 1, 2]
     assert [choice.finishes for choice in reply.choices.values()] == [["length"]] * 3
-    assert reply.order != sorted(reply.order), "choices are written side by side"
     assert reply.usage is not None and reply.usage.completion_tokens == 90
     assert reply.usage.prompt_tokens < 60, "the prompt is counted once"
 
@@ -231,6 +252,7 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_both_lengths(model: Pat
         ("completions", {"prompt": [""]}, FailureClass.REQUEST, "prompt"),
         ("completions", {"prompt": [10**6]}, FailureClass.REQUEST, "prompt"),
         ("completions", {"prompt": ["a"] * 129}, FailureClass.REQUEST, "prompt"),
+        ("completions", {"prompt": ["a"] * 65, "n": 2}, FailureClass.REQUEST, "n"),
         ("completions", {"prompt": "\udc00"}, FailureClass.REQUEST, "prompt"),
         ("completions", {}, FailureClass.REQUEST, "prompt"),
         ("embeddings", {"input": "x"}, FailureClass.ENDPOINT_REQUEST, "model"),

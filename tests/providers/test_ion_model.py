@@ -73,6 +73,16 @@ async def test_thirty_two_at_once_say_what_each_says_alone(weights: Path) -> Non
         assert load.blocks_free == load.blocks_total
 
 
+async def test_choices_are_written_side_by_side(weights: Path) -> None:
+    endpoint = local_endpoint(weights)
+    body = chat("Tell a story.", n=3, temperature=1, seed=1, max_tokens=48, ignore_eos=True)
+    async with provider_of(endpoint, cache=weights.parent) as provider:
+        reply = await ask(provider, ion_request(endpoint, body))
+    assert len({choice.text for choice in reply.choices.values()}) == 3
+    assert reply.order != sorted(reply.order)
+    assert reply.usage is not None and reply.usage.completion_tokens == 3 * 48
+
+
 async def test_a_stop_string_over_several_tokens_is_never_sent(weights: Path) -> None:
     endpoint = local_endpoint(weights)
     body = {

@@ -67,7 +67,7 @@ class Choice:
 
 @dataclass
 class Reply:
-    """A whole answer. `order` is the choice index of each chunk with content, as they came."""
+    """A whole answer; `order` is the choice of each chunk with content, as they came."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
     usage: Usage | None = None
