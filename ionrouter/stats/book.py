@@ -1,7 +1,7 @@
 """Per endpoint and streaming mode: how fast, how often, how reliably. What clients read, not what routes.
 
 Routing looks at ionrouter.balancing.health, which forgets faster. Times are wall-clock seconds. Bounded:
-48 hours of minutes for at most `max_endpoints` endpoints.
+minutes for 48 hours, hours for 31 days, days for 400 days, for at most `max_endpoints` endpoints.
 """
 
 from __future__ import annotations
@@ -60,11 +60,43 @@ class EndpointSummary:
 
 
 @dataclass(slots=True)
+class Series:
+    """One endpoint in one mode, at three resolutions."""
+
+    windows: tuple[Window, ...] = field(
+        default_factory=lambda: (Window(60, 2880), Window(3600, 744), Window(86_400, 400))
+    )
+
+    def record(self, attempt: AttemptRecord) -> None:
+        """Take in one attempt, under the minute, hour and day in which it ended."""
+        outcome = OK if attempt.failure is None else attempt.failure.value
+        samples, ended_at = _samples(attempt), attempt.started_at + attempt.duration_s
+        for window in self.windows:
+            bucket = window.at(ended_at)
+            if bucket is not None:
+                bucket.add(outcome, samples)
+                bucket.spend(attempt.usage, attempt.cost)
+
+    def since(self, seconds: float, now: float) -> Bucket:
+        """Merge the last `seconds` at the resolution for such a stretch."""
+        width_s = resolution_of(seconds)
+        return next(w for w in self.windows if w.width_s == width_s).since(now - seconds, now)
+
+
+def resolution_of(seconds: float) -> int:
+    """The width of the buckets that answer a question about so long a stretch: at most 180 of them."""
+    return next(width for width, most in _RESOLUTIONS if seconds <= most)
+
+
+_RESOLUTIONS = ((60, 3 * 3600.0), (3600, 7 * 86_400.0), (86_400, float("inf")))
+
+
+@dataclass(slots=True)
 class StatsBook:
-    """All endpoints' windows. `record` takes microseconds and never fails on an unknown endpoint."""
+    """All endpoints' series. `record` takes microseconds and never fails on an unknown endpoint."""
 
     max_endpoints: int = 4096  # patterns let clients invent names: the longest idle goes first
-    _windows: dict[tuple[str, bool], Window] = field(default_factory=dict)  # (endpoint id, stream)
+    _series: dict[tuple[str, bool], Series] = field(default_factory=dict)  # (endpoint id, stream)
 
     def observe(self, record: RequestRecord) -> None:
         """Take in every attempt of a request that ended."""
@@ -72,15 +104,13 @@ class StatsBook:
             self.record(attempt)
 
     def record(self, attempt: AttemptRecord) -> None:
-        """Take in one attempt, under the minute in which it ended."""
-        bucket = self._window(attempt.endpoint_id, attempt.stream).at(attempt.started_at + attempt.duration_s)
-        if bucket is None:
-            return
-        bucket.add(OK if attempt.failure is None else attempt.failure.value, _samples(attempt))
-        if attempt.usage is not None:
-            bucket.prompt_tokens += attempt.usage.prompt_tokens
-            bucket.completion_tokens += attempt.usage.completion_tokens
-        bucket.cost += attempt.cost.total
+        """Take in one attempt."""
+        key = (attempt.endpoint_id, attempt.stream)
+        series = self._series.pop(key, None) or Series()
+        self._series[key] = series  # last in order: most recently used
+        series.record(attempt)
+        if len(self._series) > 2 * self.max_endpoints:
+            del self._series[next(iter(self._series))]
 
     def window(
         self, endpoint_id: str, seconds: float, now: float, *, stream: bool | None = None
@@ -88,10 +118,10 @@ class StatsBook:
         """Summarise the last `seconds` of one endpoint; `stream` None merges both modes."""
         total = Bucket()
         for mode in (True, False) if stream is None else (stream,):
-            window = self._windows.get((endpoint_id, mode))
-            if window is not None:
-                total.merge(window.since(now - seconds, now))
-        return summarise(total)
+            series = self._series.get((endpoint_id, mode))
+            if series is not None:
+                total.merge(series.since(seconds, now))
+        return summarise(total, resolution_of(seconds))
 
     def endpoint_summary(self, endpoint_id: str, now: float) -> EndpointSummary:
         """Summarise one endpoint over the three published windows."""
@@ -100,18 +130,10 @@ class StatsBook:
 
     def endpoint_ids(self) -> tuple[str, ...]:
         """List the endpoints that have statistics."""
-        return tuple(dict.fromkeys(endpoint_id for endpoint_id, _ in self._windows))
-
-    def _window(self, endpoint_id: str, stream: bool) -> Window:
-        key = (endpoint_id, stream)
-        window = self._windows.pop(key, None) or Window()
-        self._windows[key] = window  # last in order: most recently used
-        if len(self._windows) > 2 * self.max_endpoints:
-            del self._windows[next(iter(self._windows))]
-        return window
+        return tuple(dict.fromkeys(endpoint_id for endpoint_id, _ in self._series))
 
 
-def summarise(bucket: Bucket) -> WindowSummary:
+def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:
     """Turn counts and sketches into what is published."""
     return WindowSummary(
         num_attempts=bucket.outcomes.total(),
@@ -124,7 +146,7 @@ def summarise(bucket: Bucket) -> WindowSummary:
         prompt_tokens=bucket.prompt_tokens,
         completion_tokens=bucket.completion_tokens,
         cost=bucket.cost,
-        resolution_s=60,
+        resolution_s=resolution_s,
     )
 
 

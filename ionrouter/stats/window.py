@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ionrouter.schema.usage import Cost, Usage
 from ionrouter.stats.sketch import Sketch
 
 METRICS = ("ttft_s", "throughput", "duration_s", "tpot_s")
@@ -29,6 +30,13 @@ class Bucket:
         self.outcomes[outcome] += 1
         for metric, value in samples.items():
             self.sketches.setdefault(metric, Sketch()).add(value)
+
+    def spend(self, usage: Usage | None, cost: Cost) -> None:
+        """Add up tokens and dollars."""
+        if usage is not None:
+            self.prompt_tokens += usage.prompt_tokens
+            self.completion_tokens += usage.completion_tokens
+        self.cost += cost.total
 
     def merge(self, other: Bucket) -> None:
         """Take in another bucket; the other stays as it is."""
