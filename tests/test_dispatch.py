@@ -460,6 +460,19 @@ async def test_one_half_open_trial_at_a_time() -> None:
     assert bench.client.num_calls("a") == 4
 
 
+async def test_a_whole_answer_on_its_way_does_not_count_as_waiting_for_its_first_token() -> None:
+    """Ion streams also for clients that do not; its queue must not look longer than it is."""
+    bench = Bench.of(route("m", then("a", {"hang_after": 2}, upstream_stream="always")))
+    task = asyncio.create_task(bench.run())
+    await asyncio.sleep(0.3)
+    health = bench.router.book.of(bench.router.table.models["m"].endpoints[0])
+    assert len(health.flights) == 1
+    assert health.oldest_wait_s(health.last_started_at + 50, stream=True) == 0.0
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
 # After commit.
 
 
