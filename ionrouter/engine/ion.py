@@ -217,6 +217,7 @@ def _start(loaded: LoadedModel, settings: EngineSettings, num_engines: int) -> A
         loaded.config,
         settings.numerics,
         settings.max_running,
+        weight_bytes=loaded.model.weight_bytes,
         free_bytes=free_memory_bytes(),
         num_engines=num_engines,
     )

@@ -11,6 +11,10 @@ from ionrouter.errors import ConfigError
 _BLOCK_TOKENS = 16
 # Of what is free after the weights: the rest is for activations, the page cache and everybody else.
 _SHARE_OF_FREE = 0.4
+# The CPU shares its memory with the rest of the machine, and cached prefixes fill any pool in time: unless
+# routes.yaml says otherwise, a small model stops at 2 GiB, a large one at twice its weights, and neither
+# below one sequence of full length.
+_SMALL_POOL_BYTES = 2 << 30
 _ELEMENT_BYTES = {"fast": 2, "exact": 4}  # f16 and f32 KV (docs/engine.md, "KV layout")
 
 
@@ -21,7 +25,13 @@ def bytes_per_token(config: Mapping[str, Any], numerics: str) -> int:
 
 
 def choose_kv_bytes(
-    config: Mapping[str, Any], numerics: str, max_running: int, *, free_bytes: int, num_engines: int
+    config: Mapping[str, Any],
+    numerics: str,
+    max_running: int,
+    *,
+    weight_bytes: int,
+    free_bytes: int,
+    num_engines: int,
 ) -> int:
     """Choose an equal share of the free memory, never more than every sequence at full length could fill.
 
@@ -36,7 +46,8 @@ def choose_kv_bytes(
             f"kv_memory: {least} bytes are needed for {max_running} sequences, {share} bytes are free; "
             f"free memory or lower max_running"
         )
-    return min(share, most)
+    modest = max(_SMALL_POOL_BYTES, 2 * weight_bytes, token_bytes * int(config["context_length"]))
+    return min(share, most, modest)
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:

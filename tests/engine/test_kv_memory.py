@@ -17,18 +17,29 @@ def test_one_token_takes_keys_and_values_of_every_layer() -> None:
     assert bytes_per_token(SMOLLM2, "exact") == 2 * bytes_per_token(SMOLLM2, "fast")
 
 
-def test_engines_share_equally_and_never_take_more_than_they_can_fill() -> None:
-    free = 4 << 30
-    one = choose_kv_bytes(SMOLLM2, "fast", 64, free_bytes=free, num_engines=1)
-    two = choose_kv_bytes(SMOLLM2, "fast", 64, free_bytes=free, num_engines=2)
-    assert two == one // 2 and one < free
-    most = choose_kv_bytes(SMOLLM2, "fast", 1, free_bytes=1 << 50, num_engines=1)
-    assert most == 8192 * bytes_per_token(SMOLLM2, "fast")
+def choose(free: int, *, max_running: int = 64, num_engines: int = 1, weights: int = 96 << 20) -> int:
+    return choose_kv_bytes(
+        SMOLLM2, "fast", max_running, weight_bytes=weights, free_bytes=free, num_engines=num_engines
+    )
+
+
+def test_engines_share_equally() -> None:
+    assert choose(4 << 30, num_engines=2) == choose(4 << 30) // 2
+    assert choose(4 << 30) < 4 << 30
+
+
+def test_a_pool_is_never_larger_than_what_can_fill_it() -> None:
+    assert choose(1 << 50, max_running=1) == 8192 * bytes_per_token(SMOLLM2, "fast")
+
+
+def test_a_small_model_leaves_the_machine_to_others_and_a_large_one_scales() -> None:
+    assert choose(1 << 40) == 2 << 30
+    assert choose(1 << 40, weights=5 << 30) == 10 << 30
 
 
 def test_too_little_memory_is_told_with_both_figures() -> None:
     with pytest.raises(ConfigError, match=r"23592960 bytes are needed .* 400000 bytes are free"):
-        choose_kv_bytes(SMOLLM2, "fast", 64, free_bytes=1_000_000, num_engines=1)
+        choose(1_000_000)
 
 
 def write(root: Path, name: str, text: str) -> None:
