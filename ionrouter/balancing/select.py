@@ -171,7 +171,7 @@ def _failed_open(
     """When only open breakers are in the way, try the best; never one whose provider refuses our account."""
     broken = [e for e in exclusions if e.filter == "breaker_open" and not e.is_domain]
     if not broken:
-        return Plan(routes, strategy, (), tuple(exclusions))
+        return Plan(routes, strategy, (), tuple(exclusions), "no endpoint is left")
     tiers = {route.id: tier for tier, route in enumerate(routes)}
     candidates = []
     for e in broken:
