@@ -32,8 +32,11 @@ uint64_t hash_bytes(Tag tag, std::string_view bytes) {
 
 }  // namespace
 
-BlockManager::BlockManager(int32_t num_blocks, int32_t block_size, std::string cache_identity)
-    : block_size_(block_size), identity_hash_(hash_bytes(kTagIdentity, cache_identity)) {
+BlockManager::BlockManager(int32_t num_blocks, int32_t block_size, std::string cache_identity,
+                           uint64_t hash_mask)
+    : block_size_(block_size),
+      identity_hash_(hash_bytes(kTagIdentity, cache_identity)),
+      hash_mask_(hash_mask) {
   if (num_blocks < 1) throw std::invalid_argument("num_blocks: the KV pool has no blocks");
   if (block_size < 1) throw std::invalid_argument("block_size: must be at least 1");
   blocks_.resize(static_cast<size_t>(num_blocks));
@@ -78,6 +81,7 @@ uint64_t BlockManager::hash_of(uint64_t parent_hash, const std::string& salt,
                           : combine(combine(hash, kTagParent), parent_hash);
   hash = combine(combine(hash, kTagTokens), tokens.size());
   for (int32_t token : tokens) hash = combine(hash, static_cast<uint32_t>(token));
+  hash &= hash_mask_;
   return hash == 0 ? 1 : hash;  // 0 means "no parent"
 }
 

@@ -37,7 +37,10 @@ struct PrefixChain {
 // correctness.
 class BlockManager {
  public:
-  BlockManager(int32_t num_blocks, int32_t block_size, std::string cache_identity = {});
+  // cache_identity: whatever else the KV of given tokens depends on. Tests narrow hash_mask to make hashes
+  // collide.
+  BlockManager(int32_t num_blocks, int32_t block_size, std::string cache_identity = {},
+               uint64_t hash_mask = ~uint64_t{0});
 
   int32_t block_size() const { return block_size_; }
   int32_t num_total() const { return static_cast<int32_t>(blocks_.size()); }
@@ -94,6 +97,7 @@ class BlockManager {
 
   int32_t block_size_;
   uint64_t identity_hash_;
+  uint64_t hash_mask_;
   std::vector<Block> blocks_;
   std::vector<BlockId> free_;                   // a stack
   std::set<std::pair<uint64_t, BlockId>> lru_;  // cached blocks by released_at, oldest first

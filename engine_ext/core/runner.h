@@ -106,13 +106,13 @@ struct Caps {
 // - A join resets everything its slot held. One delta may hold a leave and a join of the same slot.
 // - A sequence's first row may start above 0: the blocks before it are prefix hits and hold KV already.
 // - Of a sequence's rows each starts where the last ended; a slot may sit out a step and keeps its state.
-// - A slot whose sequence has ended may get a few rows more, as many as steps were in flight: the samples are
-// ignored.
+// - A slot whose sequence has ended may get a few rows more, as many as steps were in flight: their samples
+//   are ignored.
 // - A slot joins, and a block goes to another slot, only when every step that named it has been polled.
 // - A failed step ends its sequences. Steps already submitted behind it may hold rows for the same slots,
-// whose
-//   positions then do not follow on: any samples, or an error, are a right answer. A leave that was lost with
-//   a failed step is made good by the slot's next join.
+//   whose positions then do not follow on: any samples, or an error, are a right answer. A leave that was
+//   lost with a failed step is made good by the slot's next join.
+// - A poll that throws has failed the oldest step, and that step is over: nothing of it is computed any more.
 //
 // Computes steps in epoch order. `submit` never blocks; up to 4 epochs may be in flight, then it throws.
 // All calls come from one thread, the engine's.

@@ -59,8 +59,6 @@ void Scheduler::add_prefill_rows(ScheduledStep& out) {
 }
 
 void Scheduler::admit(ScheduledStep& out) {
-  // While a decode row waits for a block, nobody new takes one.
-  if (num_promised_ > 0) return;
   while (budget_ > 0 && !waiting_.empty() && num_running() < options_.max_running && !free_slots_.empty()) {
     const SequencePtr sequence = *waiting_.begin();
     if (!try_admit(sequence, out)) return;
@@ -75,7 +73,9 @@ bool Scheduler::try_admit(const SequencePtr& sequence, ScheduledStep& out) {
   if (sequence->last_epoch > completed_) return false;
   std::vector<BlockId> matched;
   if (options_.prefix_cache) matched = blocks_.match(sequence->chain.salt, sequence->ids);
-  const int32_t num_new = blocks_.num_needed(sequence->num_ids()) - static_cast<int32_t>(matched.size());
+  const auto num_matched = static_cast<int32_t>(matched.size());
+  if (has_twin(*sequence, num_matched)) return false;
+  const int32_t num_new = blocks_.num_needed(sequence->num_ids()) - num_matched;
   const int32_t num_available = blocks_.num_available() - blocks_.num_cached_among(matched);
   if (num_new + num_running() > num_available) return false;
 
@@ -100,6 +100,23 @@ bool Scheduler::try_admit(const SequencePtr& sequence, ScheduledStep& out) {
   out.step.delta.joins.push_back({s.slot, s.sampling, s.ids, s.num_prompt});
   running_.insert(sequence);
   return true;
+}
+
+// Whether a running sequence is about to seal at least kMinTwinTokens beyond what is matched. It cannot be
+// waited for in vain: it samples, and seals, within a bounded number of steps, or it leaves.
+bool Scheduler::has_twin(const Sequence& sequence, int32_t num_matched) const {
+  if (!options_.prefix_cache) return false;
+  for (const SequencePtr& other : running_) {
+    if (other->num_computed >= other->num_prefill || other->chain.salt != sequence.chain.salt) continue;
+    const auto end = other->ids.begin() + other->num_prefill;
+    const auto differ =
+        std::mismatch(other->ids.begin(), end, sequence.ids.begin(), sequence.ids.end()).first;
+    const auto num_common = static_cast<int32_t>(differ - other->ids.begin());
+    // Of its last block a sequence computes at least one token itself (see BlockManager::match).
+    const int32_t num_shared = std::min(num_common, sequence.num_ids() - 1) / caps_.block_size;
+    if ((num_shared - num_matched) * caps_.block_size >= kMinTwinTokens) return true;
+  }
+  return false;
 }
 
 void Scheduler::add_row(const SequencePtr& sequence, int32_t count, ScheduledStep& out) {

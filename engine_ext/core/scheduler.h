@@ -42,6 +42,10 @@ struct ScheduledStep {
 // block for
 //   each running sequence, so that it is not preempted at once. With nobody running it needs no spare, and
 //   one sequence always fits the pool: admission cannot deadlock.
+// - It waits, too, while a running sequence still computes a good piece of the same prefix: a few steps later
+// that
+//   piece is in the cache. Of many requests with one long system prompt, the first computes it and the rest
+//   reuse it.
 // - A decode row that needs a block when none is available preempts the last in order of service, possibly
 // itself.
 //   The victim waits with its prompt and generated ids and later computes them again (or finds them cached).
@@ -52,6 +56,7 @@ class Scheduler {
  public:
   static constexpr int64_t kHeadStart = 256;  // steps per point of priority, a few seconds of a busy engine
   static constexpr int32_t kMaxPriority = 1000;
+  static constexpr int32_t kMinTwinTokens = 64;  // a shared prefix worth a wait of one or two steps
 
   Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity);
 
@@ -85,6 +90,7 @@ class Scheduler {
   void add_prefill_rows(ScheduledStep& out);
   void admit(ScheduledStep& out);
   bool try_admit(const SequencePtr& sequence, ScheduledStep& out);
+  bool has_twin(const Sequence& sequence, int32_t num_matched) const;
   void add_row(const SequencePtr& sequence, int32_t count, ScheduledStep& out);
   bool try_grow(const SequencePtr& sequence, ScheduledStep& out);
   void append_block(Sequence& sequence, ScheduledStep& out);

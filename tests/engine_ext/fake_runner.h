@@ -62,7 +62,9 @@ inline int32_t next_token(const Model& model, uint64_t history, const ion::Sampl
 struct Faults {
   double fail_step = 0.0;      // probability that a step comes back with an error
   double refuse_submit = 0.0;  // that submit throws
-  double fail_poll = 0.0;      // that poll throws once, the result being lost
+  double lose_result = 0.0;    // that poll throws and the result is gone
+  double delay_result = 0.0;   // that poll throws and the next one gives the result
+  bool any() const { return fail_step + refuse_submit + lose_result + delay_result > 0; }
 };
 
 class Runner : public ion::Runner {
@@ -92,6 +94,7 @@ class Runner : public ion::Runner {
   void submit(ion::Step step) override {
     std::lock_guard lock(mutex_);
     if (chance(faults_.refuse_submit)) throw std::runtime_error("injected: submit refused");
+    if (num_in_flight_ >= 4 && has_faults()) throw std::runtime_error("injected: busy with late results");
     check_reuse(step);
     if (step.epoch <= newest_epoch_) violation("epochs do not rise");
     if (num_in_flight_ >= 4) violation("more than 4 steps in flight");
@@ -108,11 +111,14 @@ class Runner : public ion::Runner {
     std::unique_lock lock(mutex_);
     if (wait) changed_.wait(lock, [&] { return !done_.empty(); });
     if (done_.empty()) return false;
+    // A result fails once: if it was delayed, the next poll gives it.
+    const bool may_fail = done_.front().epoch > polled_epoch_;
+    polled_epoch_ = done_.front().epoch;
+    if (may_fail && chance(faults_.delay_result)) throw std::runtime_error("injected: poll failed");
     result = std::move(done_.front());
     done_.pop_front();
     --num_in_flight_;
-    polled_epoch_ = result.epoch;
-    if (chance(faults_.fail_poll)) throw std::runtime_error("injected: poll failed");
+    if (may_fail && chance(faults_.lose_result)) throw std::runtime_error("injected: poll failed");
     return true;
   }
 
@@ -241,9 +247,7 @@ class Runner : public ion::Runner {
     }
   }
 
-  bool has_faults() const {
-    return faults_.fail_step > 0 || faults_.refuse_submit > 0 || faults_.fail_poll > 0;
-  }
+  bool has_faults() const { return faults_.any(); }
 
   void compute_row(const ion::Row& row, ion::StepResult& result) {
     Slot& slot = slots_[static_cast<size_t>(row.slot)];

@@ -176,11 +176,23 @@ TEST(evicting_a_head_takes_what_hangs_below_out_of_the_tree_but_not_from_its_own
   manager.check_integrity();
 }
 
+TEST(equal_hashes_are_told_apart_by_tokens_parent_and_salt) {
+  BlockManager manager(16, 4, "", 0);
+  Holder first = hold(manager, {1, 1, 1, 1, 2, 2, 2, 2, 9});
+  seal(manager, first);
+  CHECK_EQ(manager.match("", first.ids).size(), size_t{2});
+  CHECK_EQ(manager.match("", std::vector<int32_t>{1, 1, 1, 3, 9}).size(), size_t{0});
+  CHECK_EQ(manager.match("", std::vector<int32_t>{2, 2, 2, 2, 9}).size(), size_t{0});
+  CHECK_EQ(manager.match("", std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 1, 9}).size(), size_t{1});
+  CHECK_EQ(manager.match("tenant", first.ids).size(), size_t{0});
+}
+
 TEST(free_used_and_cached_make_up_the_total_under_random_use) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 60; ++round) {
     check::context() = "round " + std::to_string(round);
-    BlockManager manager(static_cast<int32_t>(4 + random() % 20), static_cast<int32_t>(1 + random() % 4));
+    BlockManager manager(static_cast<int32_t>(4 + random() % 20), static_cast<int32_t>(1 + random() % 4), "",
+                         round % 2 ? 3 : ~uint64_t{0});
     std::vector<Holder> holders;
     // What the blocks hold, by the ids written into them: a match must find exactly its own ids.
     std::map<BlockId, std::vector<int32_t>> contents;

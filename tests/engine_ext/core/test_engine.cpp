@@ -252,7 +252,8 @@ TEST(a_prompt_that_ends_in_nan_leaves_nothing_in_the_prefix_cache) {
 }
 
 TEST(a_failing_runner_ends_the_sequences_it_touches_and_the_engine_goes_on) {
-  const fake::Faults all[] = {{.fail_step = 1}, {.refuse_submit = 1}, {.fail_poll = 1}};
+  const fake::Faults all[] = {
+      {.fail_step = 1}, {.refuse_submit = 1}, {.lose_result = 1}, {.delay_result = 1}};
   for (const fake::Faults& faults : all) {
     Setup setup;
     setup.faults = faults;

@@ -111,8 +111,7 @@ void run_rounds(int rounds, uint64_t first_seed, void (*adjust)(std::mt19937_64&
     Plan plan = random_plan(random);
     adjust(random, plan);
     rig::Rig rig(plan.setup);
-    const auto& faults = plan.setup.faults;
-    const bool may_fail = faults.fail_step + faults.refuse_submit + faults.fail_poll > 0;
+    const bool may_fail = plan.setup.faults.any();
     check_answers(send_all(random, plan, rig), may_fail, rig);
     num_preemptions += rig.engine().stats().preemptions;
     num_hits += rig.engine().stats().prefix_hit_tokens;
@@ -132,7 +131,8 @@ TEST(random_failures_cut_answers_short_and_change_nothing_else) {
   run_rounds(num_rounds(100), 5000, [](std::mt19937_64& random, Plan& plan) {
     plan.setup.faults = {.fail_step = between(random, 0, 2) * 0.01,
                          .refuse_submit = between(random, 0, 2) * 0.01,
-                         .fail_poll = between(random, 0, 2) * 0.01};
+                         .lose_result = between(random, 0, 2) * 0.01,
+                         .delay_result = between(random, 0, 2) * 0.01};
   });
 }
 

@@ -1,4 +1,5 @@
-// Scheduler: what is in a step, in which order, and when slots and blocks are given out again.
+// Scheduler: what is in a step, in which order, and when slots and blocks are
+// given out again.
 #include "check.h"
 #include "core/scheduler.h"
 
@@ -187,8 +188,8 @@ TEST(a_preempted_sequence_waits_for_its_sample_in_flight) {
   const auto first = desk.add(7), second = desk.add(3);
   desk.turn();                       // 8 and 4 ids: 2 and 1 blocks
   const auto one = desk.schedule();  // position 7 and 3: still fit
-  const auto two =
-      desk.schedule();  // positions 8 and 4: the first takes the last block, the second preempts itself
+  const auto two = desk.schedule();  // positions 8 and 4: the first takes the
+                                     // last block, the second preempts itself
   CHECK_EQ(rows(two), (Rows{"1:8+1s"}));
   CHECK_EQ(second->status, Status::kWaiting);
   CHECK_EQ(second->num_in_flight, 1);
@@ -198,6 +199,23 @@ TEST(a_preempted_sequence_waits_for_its_sample_in_flight) {
   CHECK_EQ(second->num_ids(), 5);
   desk.commit(two);
   CHECK_EQ(rows(desk.turn()), (Rows{"2:0+5s"}));
+}
+
+TEST(nobody_is_preempted_for_a_block_that_a_step_in_flight_is_about_to_free) {
+  Caps caps = kCaps;
+  caps.num_blocks = 4;
+  Desk desk(caps, {.prefix_cache = false});
+  const auto first = desk.add(1), second = desk.add(6);
+  for (int i = 0; i < 3; ++i) desk.turn();
+  const auto in_flight = desk.schedule();
+  CHECK_EQ(rows(in_flight), (Rows{"1:3+1s", "2:8+1s"}));
+  CHECK_EQ(desk.scheduler.blocks().num_available(), 0);
+  desk.scheduler.remove(second);
+  CHECK(desk.schedule().is_empty());
+  CHECK_EQ(first->status, Status::kRunning);
+  desk.commit(in_flight);
+  CHECK_EQ(rows(desk.turn()), (Rows{"1:4+1s"}));
+  CHECK_EQ(desk.scheduler.num_preemptions(), int64_t{0});
 }
 
 TEST(admission_keeps_a_spare_block_for_each_running_sequence) {
@@ -223,6 +241,25 @@ TEST(a_cached_prefix_shortens_the_first_row) {
   CHECK_EQ(rows(step), (Rows{"9:8+2s"}));
   CHECK_EQ(again->num_cached_tokens, 8);
   CHECK_EQ(step.step.delta.blocks.size(), size_t{3});
+}
+
+TEST(of_twins_the_first_computes_the_common_prefix_and_the_others_reuse_it) {
+  Desk desk(kCaps, {.token_budget = 50});
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 90; ++i) prompt.push_back(i);
+  std::vector<SequencePtr> twins;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    prompt.back() = static_cast<int32_t>(500 + id);
+    twins.push_back(std::make_shared<ion::Sequence>(id, prompt, std::vector<std::string>{}));
+    twins.back()->max_new = 5;
+    twins.back()->chain.salt = id == 3 ? "another tenant" : "";
+    desk.scheduler.add(twins.back(), 0);
+  }
+  // The first needs two steps; meanwhile nobody behind it starts, and the
+  // second has the first one's 22 full blocks.
+  CHECK_EQ(rows(desk.turn()), (Rows{"1:0+50"}));
+  CHECK_EQ(rows(desk.turn()), (Rows{"1:50+40s"}));
+  CHECK_EQ(rows(desk.turn()), (Rows{"1:90+1s", "2:88+2s", "3:0+47"}));
 }
 
 int main(int argc, char** argv) {
