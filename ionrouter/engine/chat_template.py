@@ -105,6 +105,8 @@ class ChatTemplate:
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
                 strftime_now=strftime_now,
+                tools=None,  # templates ask for these by name and expect none, not undefined
+                documents=None,
                 **self._tokens,
             )
             return _joined(pieces, self._guard)
@@ -113,8 +115,8 @@ class ChatTemplate:
         except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
             # A template written for other content (null, missing keys) fails inside its own expressions.
             raise _refused(f"chat template: {type(error).__name__}: {error}") from error
-        except RecursionError as error:
-            raise _refused("chat template: nested too deep") from error
+        except (RecursionError, MemoryError) as error:
+            raise _refused(f"chat template: {type(error).__name__}") from error
 
 
 def joined_text(content: Any, index: int) -> str:

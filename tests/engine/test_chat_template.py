@@ -26,6 +26,11 @@ LLAMA3 = (
     "{{- ' ' ~ today }}\n"
     "{%- if add_generation_prompt %}{{- '<|start|>assistant<|sep|>\\n\\n' }}{% endif %}"
 )
+# In the manner of Qwen and Llama 3.1: asks for tools that nobody passed.
+TOOLS = (
+    "{% if tools is not none %}{{ 'Tools: ' ~ (tools | tojson) }}{% endif %}"
+    "{%- if documents %}Documents{% endif %}{{ messages[-1].content }}"
+)
 # In the manner of Mistral: strict about who speaks when.
 STRICT = (
     "{{ bos_token }}{% for message in messages %}"
@@ -58,7 +63,7 @@ CONVERSATIONS = [
 
 
 @pytest.mark.parametrize("messages", CONVERSATIONS)
-@pytest.mark.parametrize("source", [CHATML, LLAMA3])
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, TOOLS])
 def test_prompts_equal_those_of_transformers(source: str, messages: list[dict[str, Any]]) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
