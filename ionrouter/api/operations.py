@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
 from ionrouter import metrics
 from ionrouter.api.inference import read_request
-from ionrouter.api.responses import json_response
+from ionrouter.api.responses import json_response, plain
 from ionrouter.api.state import EDGE, KEY
 
 
@@ -36,25 +33,10 @@ async def prometheus(request: web.Request) -> web.Response:
 
 async def explain(request: web.Request) -> web.Response:
     """Say where this request would go and why, sending nothing: a whole chat request as the body."""
-    wanted, _, _ = await read_request(request, "chat")
-    return json_response({"data": plain(request.app[EDGE].router.explain(wanted))})
+    ask = await read_request(request, "chat")
+    return json_response({"data": plain(request.app[EDGE].router.explain(ask.wanted))})
 
 
 async def reload(request: web.Request) -> web.Response:
     """Read routes.yaml again; a file with errors changes nothing and is answered with all of them."""
     return json_response({"data": dict(await request.app[EDGE].reload())})
-
-
-def plain(value: Any) -> Any:
-    """Make JSON of frozen values: dataclasses, enums, sets, tuples."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, frozenset | set):
-        return sorted(plain(item) for item in value)
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
-    return value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -24,8 +24,9 @@ class EventPump:
     def __init__(self, events: AsyncIterator[Event]) -> None:
         self._events = events
         self._waiting: deque[Event] = deque()
-        self._arrived = asyncio.Event()
+        self._woken = asyncio.Event()  # something waits, the stream has ended, or silence lasted
         self._room = asyncio.Event()
+        self._alarm = Alarm(self._woken.set)
         self._error: BaseException | None = None
         self._has_ended = False
         self._task: asyncio.Task[None] | None = None
@@ -38,6 +39,7 @@ class EventPump:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._task is not None
+        self._alarm.close()
         self._task.cancel()
         await asyncio.wait({self._task})
 
@@ -47,13 +49,14 @@ class EventPump:
         Raises what ended the stream early, after everything before it was taken.
         """
         if not self._waiting and not self._has_ended:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return []
+            self._woken.clear()
+            self._alarm.set(timeout_s)
+            await self._woken.wait()
+            self._alarm.set(None)
         if self._waiting:
             return self._take_waiting()
+        if not self._has_ended:
+            return []
         if self._error is not None:
             raise self._error
         return None
@@ -67,8 +70,6 @@ class EventPump:
     def _take_waiting(self) -> list[Event]:
         batch = list(self._waiting)
         self._waiting.clear()
-        if not self._has_ended:
-            self._arrived.clear()
         self._room.set()
         return batch
 
@@ -83,11 +84,47 @@ class EventPump:
                 raise
         finally:
             self._has_ended = True
-            self._arrived.set()
+            self._woken.set()
 
     async def _put(self, event: Event) -> None:
         self._waiting.append(event)
-        self._arrived.set()
+        self._woken.set()
         while len(self._waiting) >= MAX_WAITING_EVENTS:
             self._room.clear()
             await self._room.wait()
+
+
+class Alarm:
+    """A deadline that is moved on with every token: one timer a stream, re-armed only when it rings early."""
+
+    def __init__(self, ring: Callable[[], object]) -> None:
+        self._ring = ring
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, delay_s: float | None) -> None:
+        """Ring `delay_s` from now, instead of whenever was said before; None: not at all."""
+        if delay_s is None:
+            self._deadline = None
+            return
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.time() + delay_s
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self.close()
+        if self._timer is None:
+            self._timer = loop.call_at(self._deadline, self._look)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._deadline is None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._deadline:
+            self._timer = loop.call_at(self._deadline, self._look)
+        else:
+            self._ring()

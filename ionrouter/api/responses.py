@@ -1,7 +1,9 @@
-"""JSON and error responses. The content type is exactly application/json, for errors too."""
+"""JSON and error responses, and how values become either. Content type: exactly application/json."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +11,8 @@ from aiohttp import web
 
 from ionrouter.schema import json
 from ionrouter.schema.errors import ErrorBody
+
+ENDS_CONNECTION = (408, 413)
 
 
 def json_response(data: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -20,10 +24,28 @@ def json_response(data: Any, *, status: int = 200, headers: Mapping[str, str] | 
 
 
 def error_response(body: ErrorBody) -> web.Response:
-    return json_response(body.envelope(), status=body.status, headers=body.headers)
+    response = json_response(body.envelope(), status=body.status, headers=body.headers)
+    if body.status in ENDS_CONNECTION:
+        response.force_close()  # the rest of the request body is not worth reading
+    return response
 
 
 def header_text(text: str, max_length: int = 512) -> str:
     """Make a value that any HTTP stack takes: printable ASCII on one line."""
     clean = "".join(c if " " <= c <= "~" else "?" if c > "~" else " " for c in text)
     return clean[:max_length].strip()
+
+
+def plain(value: Any) -> Any:
+    """Make JSON of frozen values: dataclasses, enums, sets, tuples."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value

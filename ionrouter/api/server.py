@@ -50,9 +50,9 @@ class EnvelopeRunner(web.AppRunner):
 
     __slots__ = ("_handler_options",)
 
-    def __init__(self, app: web.Application, **handler_options: Any) -> None:
-        super().__init__(app)
-        self._handler_options = {"access_log": None, **handler_options}
+    def __init__(self, app: web.Application, *, shutdown_timeout: float = 5.0) -> None:
+        super().__init__(app, shutdown_timeout=shutdown_timeout)
+        self._handler_options = {"access_log": None}
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()

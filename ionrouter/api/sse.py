@@ -19,6 +19,7 @@ COMMENT = b": OPENROUTER PROCESSING\n\n"
 DONE = b"data: [DONE]\n\n"
 # A client that takes nothing for this long holds an endpoint for nobody.
 WRITE_TIMEOUT_S = 60.0
+SMALL_WRITE = 32 * 1024  # bytes, under half of asyncio's high-water mark
 
 
 class ClientGone(Exception):
@@ -50,13 +51,20 @@ class SseResponse:
         try:
             if not self.has_started:
                 await self._response.prepare(self._request)
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._response.write(b"".join(parts))
+            await self._write(b"".join(parts))
         except TimeoutError:
             self._abandon()
             raise ClientGone(f"read nothing for {WRITE_TIMEOUT_S:.0f} s") from None
         except ConnectionError as error:
             raise ClientGone(str(error)) from None
+
+    async def _write(self, data: bytes) -> None:
+        transport = self._request.transport
+        if transport is not None and len(data) < SMALL_WRITE and not transport.get_write_buffer_size():
+            await self._response.write(data)  # fits the transport's buffer: cannot wait, needs no timer
+            return
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await self._response.write(data)
 
     async def end(self) -> web.StreamResponse:
         try:

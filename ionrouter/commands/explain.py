@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ionrouter.api.operations import plain
+from ionrouter.api.responses import plain
 from ionrouter.commands.client import ServerUnreachable, ask, server_url
 from ionrouter.commands.console import make_console
 from ionrouter.reload import load_table

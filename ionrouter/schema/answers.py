@@ -114,13 +114,17 @@ def _ending(choice: Choice | ChoiceDelta) -> dict[str, Any]:
     }
 
 
+def _usd(amount: float) -> float:
+    return round(amount, 12)  # 0.000018, not 0.000017999999999999997
+
+
 def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
     """Usage with cost in USD; every sub-object complete, because clients require whole ones."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "cost": cost.total,
+        "cost": _usd(cost.total),
         "is_byok": False,
         "prompt_tokens_details": {
             "cached_tokens": usage.cached_tokens,
@@ -135,7 +139,7 @@ def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
         },
         "cost_details": {
             "upstream_inference_cost": None,
-            "upstream_inference_prompt_cost": cost.prompt,
-            "upstream_inference_completions_cost": cost.completion,
+            "upstream_inference_prompt_cost": _usd(cost.prompt),
+            "upstream_inference_completions_cost": _usd(cost.completion),
         },
     }

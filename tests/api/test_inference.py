@@ -227,7 +227,12 @@ async def test_silence_is_filled_with_comments_and_the_route_comes_last(tmp_path
     assert body.count(": OPENROUTER PROCESSING") >= 2
     assert headers["X-Ionrouter-Route"] == "pending"
     assert content(body) == "ok"
-    assert chunks(body)[-1]["ionrouter"]["route"] == "fake/m; score 0.0002, first pick of 1"
+    assert chunks(body)[-1]["ionrouter"] == {
+        "endpoint": "fake/m",
+        "reason": "score 0.0002, first pick of 1",
+        "attempt": 1,
+        "dropped": [],
+    }
 
 
 async def test_a_failure_after_comments_is_an_error_event(tmp_path: Path) -> None:
@@ -387,6 +392,17 @@ async def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
             _, headers, _ = await server.chat(stream=stream, transforms=["middle-out"])
             assert headers["X-Ionrouter-Dropped"] == "min_p, top_a, transforms"
             assert headers["X-Ionrouter-Route"] == "fake/m; only  endpoint ?"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_explains_its_route_when_asked(tmp_path: Path, stream: bool) -> None:
+    async with edge_server(tmp_path) as server:
+        _, _, explained = await server.chat(stream=stream, ionrouter={"explain": True})
+        _, _, silent = await server.chat(stream=stream)
+    last = chunks(explained)[-1] if stream else explained
+    assert last["ionrouter"]["endpoint"] == "fake/m"
+    assert last["ionrouter"]["explanation"] == {"model": "m", "prompt_tokens": 1}
+    assert '"ionrouter"' not in json.dumps(silent)
 
 
 async def test_no_request_stays_in_flight(tmp_path: Path) -> None:
