@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from ionrouter.providers.base import UpstreamRequest
-from ionrouter.providers.outgoing import checked_headers
+from ionrouter.providers.outgoing import USER_AGENT, checked_headers
 from ionrouter.providers.upstream_body import with_one_length, without_protected
+from ionrouter.schema import json
 from ionrouter.schema.fields import MODEL_PARAMETERS
 
 # Whatever else a body holds could be one of litellm's own switches (api_base, fallbacks, mock_response ...).
@@ -29,11 +30,11 @@ def build_call(request: UpstreamRequest, key: str | None) -> dict[str, Any]:
         "kind": request.kind,
         "stream": request.stream and request.kind != "embeddings",
         "model": f"{name}/{endpoint.upstream_model}",
-        "arguments": _arguments(request),
+        "arguments": _sendable(_arguments(request)),
         "extra_body": without_protected(request.options),
         "api_key": key,
         "api_base": provider.base_url,
-        "headers": checked_headers(provider.headers),
+        "headers": {"User-Agent": USER_AGENT, **checked_headers(provider.headers)},
         "connect_s": endpoint.timeouts.connect_s,
         "total_s": endpoint.timeouts.total_s,
     }
@@ -46,6 +47,21 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
     body = with_one_length(dict(request.body), options.get("max_tokens_field"))
     allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
     return {**allowed, **_reasoning(body.get("reasoning"))}
+
+
+def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Replace lone surrogates, on which some of litellm's clients fail, by U+FFFD."""
+    if b"\\ud" not in json.dumps(arguments):  # orjson writes plain UTF-8, so an escape is rare
+        return arguments
+    return cast(dict[str, Any], _without_surrogates(arguments))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_without_surrogates(name): _without_surrogates(item) for name, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
 def _reasoning(reasoning: Any) -> dict[str, Any]:

@@ -19,7 +19,9 @@ _MAX_CHAIN = 8
 # What litellm puts before the upstream's own words, possibly several times.
 _PREFIX = re.compile(r"^(?:litellm\.\w+:\s*|\w*(?:Error|Exception):\s*|Timeout Error:\s*|\w+Exception - )+")
 _AFTERWORD = re.compile(
-    r"\s*(?:Original exception: |Traceback \(most recent|LiteLLM Retried: |Received Model Group=).*$", re.S
+    r"\s*(?:Original exception: |Traceback \(most recent|To drop these, |LiteLLM Retried: |Received Model)"
+    r".*$",
+    re.S,
 )
 _HEADERS = ("retry-after", "retry-after-ms", "content-type", "location")
 

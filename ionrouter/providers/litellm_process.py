@@ -21,8 +21,9 @@ import ionrouter
 from ionrouter.providers.frames import read_frame
 from ionrouter.providers.litellm_link import Link
 
+WORKER_MODULE = "ionrouter.providers.litellm_worker"
 MAX_PAUSE_S = 30.0
-MAX_SOCKET_PATH = 90  # bytes; the kernel's sun_path holds 108
+MAX_PARENT_BYTES = 84  # "/ion-12345678/s" comes after it; the kernel's sun_path holds 108
 STDERR_BYTES = 8 * 1024
 # What a process needs to run, to find certificates and to sign for clouds that use more than one secret.
 _ENV_NAMES = frozenset(
@@ -34,7 +35,10 @@ _ENV_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_", "VERTEXAI_")
 class WorkerProcess:
     """Starts on the first `start` or `link`; `close` ends it. State: the current Link or the wait for it."""
 
-    def __init__(self, env: Mapping[str, str], parent_dir: Path | None) -> None:
+    def __init__(
+        self, env: Mapping[str, str], parent_dir: Path | None, *, module: str = WORKER_MODULE
+    ) -> None:
+        self._module = module
         self._env = env
         self._parent_dir = parent_dir
         self._keeper: asyncio.Task[None] | None = None
@@ -84,8 +88,8 @@ class WorkerProcess:
 
     async def _live_once(self) -> bool:
         """Run one worker from start to death; True when it got as far as serving."""
-        folder = Path(tempfile.mkdtemp(prefix="ionrouter-", dir=self._socket_parent()))
-        path = str(folder / "litellm.sock")
+        folder = Path(tempfile.mkdtemp(prefix="ion-", dir=self._socket_parent()))
+        path = str(folder / "s")
         arrived: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
         server = await asyncio.start_unix_server(lambda r, w: arrived.put_nowait((r, w)), path)
         os.chmod(path, 0o600)
@@ -108,7 +112,7 @@ class WorkerProcess:
             sys.executable,
             "-P",  # the working directory must not be able to shadow a module
             "-m",
-            "ionrouter.providers.litellm_worker",
+            self._module,
             path,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -122,12 +126,11 @@ class WorkerProcess:
         """Wait for the worker to be ready, publish its Link, and return when it is gone."""
         listening = asyncio.create_task(self._collect_stderr(process))
         ended = asyncio.create_task(process.wait())
+        connected = asyncio.create_task(_connection(process, arrived))
         link: Link | None = None
         try:
-            connected = asyncio.create_task(_connection(process, arrived))
             await asyncio.wait({connected, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not connected.done() or (streams := connected.result()) is None:
-                connected.cancel()
                 return False
             link = Link(*streams)
             assert self._ready is not None
@@ -138,9 +141,9 @@ class WorkerProcess:
         finally:
             if link is not None:
                 link.close()
-            for task in (ended, listening):
+            for task in (connected, ended, listening):
                 task.cancel()
-            await asyncio.gather(ended, listening, return_exceptions=True)
+            await asyncio.gather(connected, ended, listening, return_exceptions=True)
 
     async def _collect_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
@@ -149,7 +152,7 @@ class WorkerProcess:
             del self._stderr[:-STDERR_BYTES]
 
     def _socket_parent(self) -> str | None:
-        if self._parent_dir is None or len(os.fsencode(self._parent_dir)) > MAX_SOCKET_PATH - 40:
+        if self._parent_dir is None or len(os.fsencode(self._parent_dir)) > MAX_PARENT_BYTES:
             return None
         self._parent_dir.mkdir(parents=True, exist_ok=True)
         return str(self._parent_dir)
@@ -164,7 +167,11 @@ async def _connection(
         if _peer_pid(writer) != process.pid:
             writer.close()
             continue
-        read = await read_frame(reader)
+        try:
+            read = await read_frame(reader)
+        except asyncio.CancelledError:
+            writer.close()  # the sign to leave, for a worker in the middle of its import
+            raise
         return (reader, writer) if read is not None and read[0]["op"] == "ready" else None
 
 

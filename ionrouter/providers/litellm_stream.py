@@ -72,6 +72,10 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any
         options["api_base"] = call["api_base"]
     if call["headers"]:
         options["extra_headers"] = call["headers"]
+    provider = call["model"].partition("/")[0]
+    if provider == "openai" or provider in litellm.openai_compatible_providers:
+        options["allowed_openai_params"] = list(call["arguments"])  # routes.yaml decides, not litellm's list
+        call["extra_body"] |= _kept_nulls(call["arguments"])
     if call["extra_body"]:
         options["extra_body"] = call["extra_body"]
     if call["kind"] != "embeddings":
@@ -79,6 +83,15 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any
         if call["stream"]:
             options["stream_options"] = {"include_usage": True}
     return await functions[call["kind"]](**{**call["arguments"], **options})
+
+
+def _kept_nulls(arguments: dict[str, Any]) -> dict[str, Any]:
+    """litellm drops `content: null` from messages; some servers refuse a turn without the key."""
+    messages = arguments.get("messages")
+    is_at_stake = isinstance(messages, list) and any(
+        isinstance(message, dict) and message.get("content", "") is None for message in messages
+    )
+    return {"messages": messages} if is_at_stake else {}
 
 
 async def _raw_frames(stream: Any) -> AsyncIterator[dict[str, Any]]:

@@ -60,7 +60,7 @@ def make_request(
 
 
 def ask(up: Upstream, **options: Any) -> UpstreamRequest:
-    """One attempt at a scripted upstream; `endpoint` holds options of make_endpoint, the rest of make_request."""
+    """One attempt at a scripted upstream; `endpoint`: options of make_endpoint, the rest: of make_request."""
     endpoint = make_endpoint(up.base_url, **options.pop("endpoint", {}))
     return make_request(endpoint, options.pop("body", HELLO), **options)
 

@@ -1,0 +1,212 @@
+"""The worker's life: started, connected, lost, started again, ended. With a toy in litellm's place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import pytest
+
+from ionrouter.errors import FailureClass
+from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.providers.litellm_process import WorkerProcess, worker_env
+from ionrouter.routing.table import Timeouts
+from tests.support.endpoints import PATIENT, Answer, collect, make_endpoint, make_request
+
+Make = Callable[..., LiteLLMProvider]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    made: list[LiteLLMProvider] = []
+
+    def start(start: str = "", state_dir: Path | None = tmp_path) -> LiteLLMProvider:
+        env = {**os.environ, "AWS_TOY_START": start}
+        provider = LiteLLMProvider(env, state_dir)
+        provider.worker = WorkerProcess(env, state_dir, module="tests.support.toy_worker")
+        made.append(provider)
+        return provider
+
+    yield start
+    for provider in made:
+        await provider.close()
+
+
+async def ask(
+    provider: LiteLLMProvider, what: str = "echo", text: str = "hi", timeouts: Timeouts = PATIENT
+) -> Answer:
+    endpoint = make_endpoint(
+        None, type="litellm", litellm_provider="toy", upstream_model=what, timeouts=timeouts
+    )
+    return await collect(provider, make_request(endpoint, {"messages": [{"role": "user", "content": text}]}))
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait for something that has no event; the guard is far above what anything takes."""
+    async with asyncio.timeout(30):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def inside(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+async def test_the_first_request_starts_the_worker(make: Make) -> None:
+    provider = make()
+    assert provider.worker.pid is None
+    assert (await ask(provider)).text() == "hi"
+    assert provider.worker.num_starts == 1
+
+
+async def test_many_calls_share_one_worker(make: Make) -> None:
+    provider = make()
+    answers = await asyncio.gather(*(ask(provider, text=str(i)) for i in range(50)))
+    assert [a.text() for a in answers] == [str(i) for i in range(50)]
+    assert provider.worker.num_starts == 1
+
+
+async def test_the_socket_is_ours_alone(make: Make, tmp_path: Path) -> None:
+    provider = make()
+    await provider.wait_ready()
+    (folder,) = inside(tmp_path)
+    (socket,) = inside(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    await provider.close()
+    assert inside(tmp_path) == []
+
+
+async def test_a_long_state_folder_does_not_make_an_impossible_socket(make: Make, tmp_path: Path) -> None:
+    provider = make(state_dir=tmp_path / ("deep" * 30))
+    assert (await ask(provider)).text() == "hi"
+
+
+async def test_a_stranger_cannot_take_the_workers_place(make: Make, tmp_path: Path) -> None:
+    provider = make("hang")
+    await provider.start()
+    await until(lambda: inside(tmp_path) and inside(inside(tmp_path)[0]))
+    reader, writer = await asyncio.open_unix_connection(inside(inside(tmp_path)[0])[0])
+    writer.write(b'\0\0\0\x15{"op":"ready","id":0}')
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(TimeoutError):
+        await provider.wait_ready(0.1)
+
+
+async def test_a_crash_fails_the_call_and_the_next_one_works(make: Make) -> None:
+    provider = make()
+    answer = await ask(provider, "crash")
+    assert answer.text() == "one"
+    assert answer.error is not None
+    assert (answer.error.failure, answer.error.code) == (FailureClass.TRANSIENT, "disconnected")
+    assert (await ask(provider)).text() == "hi"
+    assert provider.worker.num_starts == 2
+
+
+async def test_a_crash_fails_every_call_in_flight(make: Make) -> None:
+    provider = make()
+    endpoint = make_endpoint(None, type="litellm", litellm_provider="toy", upstream_model="flood")
+    streams = [provider.stream(make_request(endpoint)) for _ in range(3)]
+    for stream in streams:
+        await anext(stream)
+    assert provider.worker.pid is not None
+    os.kill(provider.worker.pid, signal.SIGKILL)
+    for stream in streams:
+        with pytest.raises(Exception, match="worker ended"):
+            async for _ in stream:
+                pass
+
+
+async def test_a_worker_that_cannot_start_says_why_without_secrets(make: Make) -> None:
+    provider = make("crash")
+    answer = await ask(provider, timeouts=Timeouts(connect_s=1.5))
+    assert answer.error is not None
+    assert (answer.error.failure, answer.error.code) == (FailureClass.TRANSIENT, "connect_error")
+    assert "cannot start" in answer.error.message
+    assert "sk-toy" not in answer.error.message
+    assert provider.worker.num_starts < 5  # pauses grow: 1, 2, 4 ... seconds
+
+
+async def test_a_request_waits_for_the_worker_at_most_its_connect_deadline(make: Make) -> None:
+    answer = await ask(make("hang"), timeouts=Timeouts(connect_s=0.2))
+    assert answer.error is not None
+    assert (answer.error.code, answer.error.status) == ("connect_error", 504)
+
+
+async def test_an_unread_stream_stops_at_its_window_and_others_go_on(make: Make) -> None:
+    """G101."""
+    provider = make()
+    endpoint = make_endpoint(None, type="litellm", litellm_provider="toy", upstream_model="flood")
+    async with aclosing(provider.stream(make_request(endpoint))) as slow:
+        await anext(slow)
+        for i in range(20):
+            assert (await ask(provider, text=str(i))).text() == str(i)
+        link = await provider.worker.link(1)
+        (call,) = link._calls.values()
+        assert call._frames.qsize() * 10_000 < 600_000
+        count = 1 + len([event async for event in slow])
+    assert count == 2001
+
+
+async def test_closing_while_the_worker_starts_ends_it(make: Make) -> None:
+    provider = make("hang")
+    await provider.start()
+    await until(lambda: provider.worker.pid)
+    pid = provider.worker.pid
+    assert pid is not None
+    await provider.close()
+    assert is_gone(pid)
+
+
+async def test_the_worker_ends_when_the_front_is_killed(tmp_path: Path) -> None:
+    front = """
+import asyncio, os
+from ionrouter.providers.litellm_process import WorkerProcess
+async def main():
+    worker = WorkerProcess(dict(os.environ), None, module="tests.support.toy_worker")
+    await worker.link(60)
+    print(worker.pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", front, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None
+    pid = int(await process.stdout.readline())
+    process.kill()
+    await process.wait()
+    await until(lambda: is_gone(pid))
+
+
+def test_the_workers_environment_holds_no_api_key() -> None:
+    env = {
+        "PATH": "/bin", "HOME": "/root", "TOGETHER_API_KEY": "a", "OPENAI_API_KEY": "b", "AZURE_API_KEY": "c",
+        "AWS_SECRET_ACCESS_KEY": "d", "HTTPS_PROXY": "http://p", "IONROUTER_KEY": "e", "PYTHONPATH": "/evil",
+    }  # fmt: skip
+    kept = worker_env(env)
+    assert set(kept) == {
+        "PATH",
+        "HOME",
+        "AWS_SECRET_ACCESS_KEY",
+        "PYTHONPATH",
+        "LITELLM_LOCAL_MODEL_COST_MAP",
+    }
+    assert kept["PYTHONPATH"] == str(ROOT)
