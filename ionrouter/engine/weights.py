@@ -60,6 +60,8 @@ def fetch(source: str, sha256: str | None, *, cache: Path, progress: bool, retry
     Raises ConfigError naming the source and what to do; SourceUnavailable if trying later may help.
     """
     parsed = parse_source(source)
+    if isinstance(parsed, HubFile) and parsed.file is None and sha256 is not None:
+        raise ConfigError(_hash_of_folder(source))
     if isinstance(parsed, LocalPath):
         if not parsed.path.exists():
             raise ConfigError(f"{source}: no such file or folder")
@@ -185,12 +187,16 @@ def _checked(path: Path, sha256: str | None, source: str, cache: Path) -> Path:
     if sha256 is None or matches(path, sha256, cache):
         return path
     if path.is_dir():
-        raise ConfigError(f"{source}: sha256 is for one file, and this is a folder; remove it")
+        raise ConfigError(_hash_of_folder(source))
     actual = sha256_of(path)
     if path.absolute().is_relative_to(cache.absolute()):
         path.resolve().unlink()
         path.unlink(missing_ok=True)
     raise ConfigError(_mismatch(source, str(path), sha256, actual))
+
+
+def _hash_of_folder(source: str) -> str:
+    return f"{source}: sha256 is for one file, and this is a folder; remove it"
 
 
 def _mismatch(source: str, what: str, expected: str | None, actual: str) -> str:

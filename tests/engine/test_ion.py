@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -90,6 +91,29 @@ async def test_a_cancelled_reader_gives_its_blocks_back(tiny_model: Path) -> Non
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await soon(lambda: all_blocks_free(engine))
+
+
+async def test_readers_that_come_and_go_at_random_leave_nothing_behind(tiny_model: Path) -> None:
+    rng = random.Random(11)
+    async with engine_of(tiny_model, max_running=8, kv_memory_bytes=1 << 20) as engine:
+        expected = await text_of(engine, PROMPT)
+
+        async def visit() -> str | None:
+            await asyncio.sleep(rng.random() * 0.2)
+            num_events = rng.choice([0, 1, 2, 5, None, None])
+            text = ""
+            async with aclosing(engine.generate(PROMPT, GREEDY)) as events:
+                async for event in events:
+                    text += event.text
+                    num_events = None if num_events is None else num_events - 1
+                    if num_events is not None and num_events < 0:
+                        return None
+            return text
+
+        answers = await asyncio.wait_for(asyncio.gather(*(visit() for _ in range(120))), GUARD_S)
+        whole = [answer for answer in answers if answer is not None]
+        assert len(whole) > 20 and set(whole) == {expected}
         await soon(lambda: all_blocks_free(engine))
 
 

@@ -221,6 +221,12 @@ def test_a_local_path_is_used_where_it_is(tmp_path: Path) -> None:
     assert locate(str(tmp_path / "nope.gguf"), cache) is None
 
 
+def test_a_hash_for_a_folder_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    for source in ("hf:org/repo", str(tmp_path)):
+        with pytest.raises(ConfigError, match="sha256 is for one file"):
+            fetch(source, SHA256, cache=tmp_path / "cache", progress=False)
+
+
 def test_a_hash_is_not_computed_twice_but_never_trusted_for_a_changed_file(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(WEIGHTS)
