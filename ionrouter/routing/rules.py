@@ -152,6 +152,8 @@ def _same_endpoint_twice(catalog: Catalog) -> Iterator[Problem]:
     for name, model in catalog.spec.models.items():
         first: dict[tuple[str, str, str], int] = {}
         for index, offer in enumerate(model.endpoints):
+            if offer.provider not in catalog.spec.providers:
+                continue
             same = (offer.provider, offer.weights or upstream_name(name, offer), offer.numerics or "")
             if same in first:
                 message = f"the same endpoint as endpoints[{first[same]}]: provider and model are equal"

@@ -66,8 +66,9 @@ class Text:
         if _is_empty(block):
             return self._fill(path, block, lines)
         self._refuse_foreign(path, block)
-        after = self._last_line(block)
-        new = _moved(lines, block.start_mark.column)
+        column = self._column(block)
+        after = self._last_line(block, column)
+        new = _moved(lines, column)
         needs_blank = blank_before and self.text.splitlines()[after].strip()
         return self._insert(after, ["", *new] if needs_blank else new)
 
@@ -91,11 +92,18 @@ class Text:
         if _is_in_brackets(block):
             raise ConfigError(f"{where} is written in braces or brackets; write it one entry a line first")
 
-    def _last_line(self, block: Node) -> int:
+    def _column(self, block: Node) -> int:
+        """Where the keys or dashes of a block stand; its own mark may be that of an anchor before it."""
+        if isinstance(block, MappingNode):
+            return int(block.value[0][0].start_mark.column)
+        first = self.text.splitlines()[block.value[0].start_mark.line]
+        return len(first) - len(first.lstrip(" "))
+
+    def _last_line(self, block: Node, column: int) -> int:
         """0-based line on which a block ends, with comments that are indented deeper than its keys."""
         last = max(_end_line(node) for node in _leaves(block, block.start_mark.index))
         lines = self.text.splitlines()
-        while last + 1 < len(lines) and _is_comment_below(lines[last + 1], block.start_mark.column):
+        while last + 1 < len(lines) and _is_comment_below(lines[last + 1], column):
             last += 1
         return last
 

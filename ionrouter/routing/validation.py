@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
@@ -54,27 +55,48 @@ def _without_empty_sections(data: dict[Any, Any]) -> dict[Any, Any]:
     }
 
 
+# Stands for an endpoint that cannot be read, so that those after it keep their places; no rule looks at it.
+UNREADABLE = {"provider": "0-unreadable"}
+
+
 def _salvage(data: dict[Any, Any], locs: list[Loc]) -> CatalogSpec:
-    """Leave out the wrong fields; if that is not enough, their whole entry, then their whole section."""
-    for depth in (None, 2, 1):
+    """Leave out the wrong fields; where that is not enough, their endpoint, entry or section."""
+    cuts = set(locs)
+    while True:
         trimmed = copy.deepcopy(data)
-        for loc in locs:
-            _remove(trimmed, loc[:depth])
+        for loc in sorted(cuts, key=len, reverse=True):
+            _remove(trimmed, loc)
         try:
             return CatalogSpec.model_validate(trimmed)
         except ValidationError as error:
-            locs = locs + [_clean(detail["loc"]) for detail in error.errors(include_input=False)]
-    return CatalogSpec()
+            wider = {_wider(_clean(detail["loc"]), cuts) for detail in error.errors(include_input=False)}
+        if wider <= cuts:
+            return CatalogSpec()
+        cuts |= wider
+
+
+def _wider(loc: Loc, cuts: Set[Loc]) -> Loc:
+    """The smallest part around `loc` that was not cut out yet."""
+    parts = (loc, loc[:4], loc[:2], loc[:1])
+    return next((part for part in parts if part not in cuts), loc)
 
 
 def _remove(data: Any, loc: Loc) -> None:
-    for part in loc[:-1]:
+    """Remove a field; of a list the whole, but an endpoint is replaced."""
+    *parents, last = loc
+    for depth, part in enumerate(parents):
         try:
-            data = data[part]
+            data, parent = data[part], data
         except (KeyError, IndexError, TypeError):
             return
+        if isinstance(data, list) and depth == len(parents) - 1:
+            if part == "endpoints" and isinstance(last, int):
+                data[last] = dict(UNREADABLE)
+            else:
+                parent.pop(part, None)
+            return
     if isinstance(data, dict):
-        data.pop(loc[-1], None)
+        data.pop(last, None)
 
 
 def _clean(loc: Loc) -> Loc:

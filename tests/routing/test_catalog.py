@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -49,7 +49,7 @@ def try_all(text: str) -> None:
 
 
 @given(FILES)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 def test_any_data_gives_a_catalog_or_a_config_error(data: object) -> None:
     try_all(text_of(data))
 

@@ -211,6 +211,33 @@ def test_block_texts_and_anchors_above_are_left_alone(tmp_path: Path) -> None:
     assert "  m:\n    endpoints:\n" in inserted(text, path.read_text())
 
 
+def test_a_block_that_has_an_anchor_grows_at_its_own_column(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    text = (
+        "providers: {v: {type: fake}, w: {type: fake}}\nmodels: &all\n    k: &k\n"
+        "        endpoints: &list # here\n        -   provider: v\n"
+    )
+    path.write_text(text)
+    add(path, "k", "w")
+    middle = path.read_text()
+    assert inserted(text, middle) == "        - provider: w\n          model: k\n"
+    add(path, "m", "w")
+    new = "\n    m:\n      endpoints:\n        - provider: w\n          model: m\n"
+    assert inserted(middle, path.read_text()) == new
+
+
+def test_an_entry_that_another_one_shares_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "routes.yaml"
+    text = (
+        "providers: {v: {type: fake}, w: {type: fake}}\nmodels:\n  k: &k\n    endpoints:\n"
+        "    - provider: v\n      model: x\n  same: *k\n"
+    )
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="cannot add 'k' without changing other entries"):
+        add(path, "k", "w")
+    assert path.read_text() == text
+
+
 def test_windows_line_ends_and_a_byte_order_mark_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "routes.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + COMMENTED.replace("\n", "\r\n").encode())

@@ -21,6 +21,7 @@ def test_case_is_ignored() -> None:
 def test_the_longest_text_before_the_star_wins_then_the_most_text_in_all() -> None:
     globs = ["*", "a/*", "a/c*", "a/*-mini"]
     assert best_match(globs, "a/claude") == "a/c*"
+    assert best_match(["a/*-long-tail", "a/c*"], "a/c-long-tail") == "a/c*"
     assert best_match(globs, "a/gpt-mini") == "a/*-mini"
     assert best_match(globs, "a/gpt") == "a/*"
     assert best_match(globs, "z") == "*"

@@ -145,6 +145,29 @@ def test_a_wrong_field_is_named_with_its_line(case: str) -> None:
     assert errors(base + text + served) == [expected]
 
 
+def test_wrong_entries_do_not_hide_what_is_wrong_in_the_right_ones() -> None:
+    text = """\
+        providers:
+          p: {type: vllm}
+          q: {type: fake, keys: [A, A]}
+        models:
+          m: {nam: x, endpoints: [{provider: p}, {provider: 5}, {provider: q, threads: 1}, {provider: 6}]}
+          n:
+            endpoints:
+            - {provider: q}
+            - {provider: q, model: n}
+        """
+    assert errors(text) == [
+        "line 2: providers.p.type: must be 'ion', 'litellm', 'openai' or 'fake'",
+        "line 3: providers.q.keys[1]: A is listed twice",
+        "line 5: models.m.endpoints[1].provider: must be text; put it in quotes if it is",
+        "line 5: models.m.endpoints[3].provider: must be text; put it in quotes if it is",
+        "line 5: models.m.nam: unknown field; did you mean 'name'?",
+        "line 5: models.m.endpoints[2].threads: only endpoints of type ion have threads; 'q' is fake",
+        "line 9: models.n.endpoints[1]: the same endpoint as endpoints[0]: provider and model are equal",
+    ]
+
+
 def test_odd_model_names_do_not_confuse_paths() -> None:
     names = ("function-calling", "constrained-x", "[key]", "a.b[0].c")
     text = (
