@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 GUARD_S = 120.0  # how long a start or stop may take before the test is wrong; never a bound under test
-ANNOUNCED = re.compile(r"listens on (http://\S+)")
+ANNOUNCED = re.compile(r"listens on (http://\S+) ")
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
