@@ -6,24 +6,20 @@ one AttemptRecord, no flight in the health, no claimed trial, and a closed upstr
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
 
 import structlog
 
 from ionrouter.balancing.circuit_breaker import Permit
 from ionrouter.balancing.cost import cost_of
-from ionrouter.balancing.health import Flight, HealthBook
-from ionrouter.balancing.plan import Candidate
+from ionrouter.balancing.health import Flight
 from ionrouter.balancing.verdict import INTERNAL
+from ionrouter.errand import Errand, Parts, Trace
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
 from ionrouter.schema.events import AttemptRecord, Chunk, Committed, Complete, Event, Finished, ProviderEvent
 from ionrouter.schema.json import dumps
-from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.upstream import opened
@@ -33,46 +29,6 @@ CONNECT_RETRY_JITTER_S = 0.25  # a fresh connection either works at once or the 
 CONNECT_ERROR = "connect_error"  # code of a failure in which no byte was sent
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What every attempt works with; time and chance come in here."""
-
-    book: HealthBook
-    clock: Callable[[], float]  # monotonic seconds
-    wall: Callable[[], float]  # seconds since the epoch
-    rng: random.Random
-
-
-@dataclass(slots=True)
-class Trace:
-    """What became of one request so far; its record is made from this at the end, however it ends."""
-
-    attempts: list[AttemptRecord] = field(default_factory=list)
-    committed: Committed | None = None
-    ttft_s: float | None = None  # arrival to commit
-    usage: Usage = field(default_factory=Usage)
-    is_usage_estimated: bool = False
-
-    def cost(self) -> Cost:
-        """Add up all attempts."""
-        return Cost(sum(a.cost.prompt for a in self.attempts), sum(a.cost.completion for a in self.attempts))
-
-
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """What one attempt is to do."""
-
-    request: InferenceRequest
-    upstream: UpstreamRequest
-    candidate: Candidate
-    client: ProviderClient
-    number: int  # 1-based
-    reason: str
-    dropped: tuple[str, ...]
-    deadline: float  # of the whole request, on the clock
-    may_switch_model: bool  # a refusal of content may go on to another model
 
 
 class Attempt:
@@ -231,7 +187,9 @@ class Attempt:
 
     def _blame(self, failure: UpstreamError, now: float, cost: Cost) -> None:
         errand = self._errand
-        if failure.code != INTERNAL:
+        # Cut off by the request's own deadline after others had used it up: nobody's fault here.
+        is_cut_short = errand.number > 1 and now >= errand.deadline
+        if failure.code != INTERNAL and not is_cut_short:
             opened = self._health.fail(
                 now, failure, now - self._started_at, cost.total, after_commit=self.is_committed
             )

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 
-from ionrouter.attempt import Attempt, Errand, Parts, Trace
+from ionrouter.attempt import Attempt
 from ionrouter.balancing.circuit_breaker import Permit
 from ionrouter.balancing.fields import fit, options_for
 from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
 from ionrouter.balancing.verdict import all_failed, nobody_left
 from ionrouter.balancing.walk import Walk
+from ionrouter.errand import Errand, Parts, Trace
 from ionrouter.errors import FailureClass, StreamBroken, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import ProviderType, RoutingSettings

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import structlog
 
-from ionrouter.attempt import Parts, Trace
 from ionrouter.balancing.affinity import Affinity
 from ionrouter.balancing.explain import Explanation, explained
 from ionrouter.balancing.health import HealthBook
@@ -23,6 +22,7 @@ from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.select import Scene, select
 from ionrouter.balancing.verdict import client_status, nobody_left
 from ionrouter.dispatch import Clients, dispatch
+from ionrouter.errand import Parts, Trace
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, RequestError, StreamBroken
 from ionrouter.routing.resolve import resolve, split_variant
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
@@ -238,5 +238,5 @@ def _log_finished(record: RequestRecord, trace: Trace) -> None:
         completion_tokens=record.usage.completion_tokens,
         cached_tokens=record.usage.cached_tokens,
         cost=record.cost.total,
-        error=record.error,
+        error=record.error[:300] if record.error else None,
     )

@@ -605,6 +605,20 @@ async def test_the_total_limit_covers_all_attempts_together() -> None:
     assert caught.value.status == 504 and len(bench.client.calls) == 1
 
 
+async def test_an_endpoint_is_not_blamed_for_a_deadline_that_others_used_up() -> None:
+    slow = {"hang_after": 0}
+    bench = Bench.of(
+        route("m", first("a", slow, timeouts=Timeouts(first_token_s=0.3)), then("b", slow)),
+        total_timeout_s=0.6,
+    )
+    async with asyncio.timeout(20):
+        with pytest.raises(AllAttemptsFailed):
+            await bench.run(request(stream=True))
+    a, b = (bench.router.book.of(e) for e in bench.router.table.models["m"].endpoints)
+    assert len(bench.client.calls) == 2
+    assert a.fail_before(a.last_started_at) > 0.02 and b.fail_before(b.last_started_at) == 0.02
+
+
 async def test_the_total_limit_ends_a_stream_too() -> None:
     bench = Bench.of(route("m", then("a", {"tokens": 1000, "gap_s": 0.05})), total_timeout_s=0.4)
     async with asyncio.timeout(20):
