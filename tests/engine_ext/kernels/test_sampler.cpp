@@ -1,5 +1,6 @@
 // The sampler: which ids may come out, how often, and that nothing but (seed, position) decides the draw.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -142,6 +143,21 @@ TEST(top_k_keeps_the_k_largest_in_their_proportions) {
   CHECK_EQ(draws(row, params, 100).size(), std::size_t{1});
 }
 
+TEST(a_top_k_of_hundreds_keeps_exactly_the_largest) {
+  Random random(10);
+  const std::vector<float> logits = normals(random, 1000, 0.01f);
+  std::vector<float> sorted = logits;
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  Row row(logits);
+  for (const int32_t k : {15, 16, 17, 64, 65, 400}) {
+    SamplerParams params;
+    params.top_k = k;
+    const auto seen = draws(row, params, 20000);
+    CHECK_EQ(seen.size(), static_cast<std::size_t>(k));
+    for (const auto& [id, count] : seen) CHECK(logits[id] >= sorted[k - 1]);
+  }
+}
+
 TEST(of_equal_logits_top_k_keeps_the_lowest_ids) {
   Row row(std::vector<float>(1000, 0.25f));
   SamplerParams params;
@@ -203,7 +219,7 @@ TEST(a_nucleus_of_thousands_is_cut_where_a_full_sort_would_cut_it) {
   SamplerParams params;
   params.top_p = 0.5f;
   bool reaches_the_edge = false;
-  for (const auto& [id, count] : draws(row, params, 5000)) {
+  for (const auto& [id, count] : draws(row, params, 1500)) {
     CHECK(logits[id] >= least - 1e-4f);
     reaches_the_edge |= logits[id] < logits[order[size - size / 20]];
   }

@@ -74,6 +74,21 @@ TEST(workers_sleep_when_idle_and_wake_for_work) {
   CHECK_EQ(sum.load(), 100);
 }
 
+TEST(workers_take_part_even_after_they_have_slept) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 3; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::atomic<int> inside{0};
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::seconds(60);  // a guard, not a bound
+    pool.parallel_for(2, [&](int64_t, int64_t) {
+      ++inside;
+      while (inside.load() < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    });
+    CHECK(std::chrono::steady_clock::now() < deadline);
+  }
+}
+
 TEST(a_pool_can_be_made_and_dropped_at_once) {
   for (int i = 0; i < 200; ++i) ThreadPool pool(1 + i % 4);
 }
