@@ -148,28 +148,40 @@ void CpuRunner::apply(const Delta& delta) {
   for (SeqSlot slot : delta.leaves) taken(slot) = Slot{};
   for (const Join& joining : delta.joins) join(joining);
   for (const AppendedBlock& appended : delta.blocks) append_block(appended);
-  for (const BlockCopy& copy : delta.copies) decoder_.copy_block(copy.from, copy.to);
+  for (const BlockCopy& copy : delta.copies) {
+    check_block(copy.from);
+    check_block(copy.to);
+    decoder_.copy_block(copy.from, copy.to);
+  }
+}
+
+void CpuRunner::check_block(BlockId block) const {
+  if (block < 0 || block >= caps_.num_blocks) {
+    throw std::logic_error("block " + std::to_string(block) + " is outside the pool");
+  }
 }
 
 void CpuRunner::join(const Join& join) {
   Slot& slot = slots_.at(join.slot);
   if (slot.is_taken) throw std::logic_error("slot " + std::to_string(join.slot) + " is joined twice");
+  for (const int32_t id : join.ids) {
+    if (id < 0 || id >= caps_.vocab_size) {
+      throw std::logic_error("id " + std::to_string(id) + " is not in the vocabulary");
+    }
+  }
   slot.is_taken = true;
   slot.sampling = join.sampling;
   slot.ids = join.ids;
   slot.num_prompt = join.num_prompt;
   for (size_t i = 0; i < join.ids.size(); ++i) {
-    const int32_t id = join.ids[i];
-    if (id < 0 || id >= caps_.vocab_size)
-      throw std::logic_error("id " + std::to_string(id) + " is not in the vocabulary");
-    i < static_cast<size_t>(join.num_prompt) ? slot.counts.add_prompt(id) : slot.counts.add_generated(id);
+    const bool is_prompt = i < static_cast<size_t>(join.num_prompt);
+    is_prompt ? slot.counts.add_prompt(join.ids[i]) : slot.counts.add_generated(join.ids[i]);
   }
 }
 
 void CpuRunner::append_block(const AppendedBlock& appended) {
   Slot& slot = taken(appended.slot);
-  if (appended.block < 0 || appended.block >= caps_.num_blocks)
-    throw std::logic_error("a block outside the pool");
+  check_block(appended.block);
   const auto index = static_cast<size_t>(appended.index);
   if (appended.index < 0 || index > slot.blocks.size()) throw std::logic_error("a block table with a gap");
   if (index == slot.blocks.size()) slot.blocks.push_back(appended.block);

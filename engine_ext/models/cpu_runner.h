@@ -52,6 +52,7 @@ class CpuRunner final : public Runner {
   void apply(const Delta& delta);
   void join(const Join& join);
   void append_block(const AppendedBlock& appended);
+  void check_block(BlockId block) const;
   void gather_rows(const Step& step);
   void check_row(const Row& row);
   void sample_rows(StepResult& result);
