@@ -25,14 +25,18 @@ struct Architecture {
 
 constexpr Architecture kArchitectures[] = {
     {"llama", "llama", true},
+    {"llama", "mistral", true},  // converters write it as llama
+    {"qwen2", "qwen2", false},
+    {"qwen3", "qwen3", false},
 };
 
 using Scalar = std::variant<bool, int64_t, double, std::string>;
 
 std::string known_architectures() {
   std::string out;
-  for (const Architecture& known : kArchitectures)
-    out += (out.empty() ? "" : ", ") + std::string(known.gguf_name);
+  for (const Architecture& known : kArchitectures) {
+    out += (out.empty() ? "" : ", ") + std::string(known.json_name);
+  }
   return out;
 }
 
@@ -199,6 +203,14 @@ void read_gguf_rope(ModelConfig& config, const std::string& prefix, const Fields
   }
 }
 
+// A window as wide as the context hides nothing.
+void refuse_window(const Fields& fields, int32_t context_length) {
+  const bool is_used = !fields.has("use_sliding_window") || fields.is_true("use_sliding_window");
+  if (is_used && fields.has("sliding_window") && fields.size("sliding_window") < context_length) {
+    throw WeightError("'sliding_window' below 'max_position_embeddings' is not supported");
+  }
+}
+
 }  // namespace
 
 ModelConfig config_from_gguf(const GgufFile& file) {
@@ -249,6 +261,7 @@ ModelConfig config_from_json(const Json& json) {
   config.rms_eps = static_cast<float>(fields.real("rms_norm_eps"));
   config.head_dim = fields.has("head_dim") ? fields.size("head_dim") : default_head_dim(config);
   config.is_head_tied = fields.is_true("tie_word_embeddings");
+  refuse_window(fields, config.context_length);
   read_json_rope(config, root, fields);
   check(config);
   return config;

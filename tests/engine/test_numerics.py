@@ -193,6 +193,44 @@ def test_exact_logits_equal_transformers(tmp_path: Path, rope: str, is_tied: boo
     assert relative_error(Reference.from_safetensors(paths, text).logits(prompt).numpy(), wanted) < 1e-4
 
 
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Mistral": {"sliding_window": None},
+    "Qwen2": {},  # biases on Q, K and V
+    "Qwen3": {"head_dim": 24},  # norms on every head of Q and K
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_beside_llama_equal_transformers(tmp_path: Path, family: str) -> None:
+    import transformers
+
+    torch.manual_seed(4)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=211,
+        hidden_size=64,
+        intermediate_size=112,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=family == "Qwen2",
+        initializer_range=0.15,
+        **FAMILIES[family],
+    )
+    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if name.endswith("bias") or "norm" in name:  # initialised to zeros and ones, which hide mistakes
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+    theirs.save_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    paths = [str(tmp_path / "model.safetensors")]
+    prompt = prompt_of(100, 211)
+    with torch.inference_mode():
+        wanted = theirs(torch.tensor([prompt])).logits[0]
+    assert relative_error(logits_of(_ion.Model.load_safetensors(paths, text, "exact"), prompt), wanted) < 1e-4
+
+
 def test_the_older_spelling_of_rope_scaling_is_the_same(tmp_path: Path) -> None:
     shape = TinyLlama()
     write_safetensors(tmp_path / "x.safetensors", shape.weights(1))

@@ -99,6 +99,7 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         ({"num_hidden_layers": -1}, "outside"),
         ({"vocab_size": 1.5}, "not a whole number"),
+        ({"sliding_window": 100}, "'sliding_window' below"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused_by_key(
