@@ -85,9 +85,11 @@ class Settings(BaseSettings):
 
 
 def shipped_routes() -> Path:
-    """Where the shipped routes.yaml lies: inside an installed package, or at the top of a checkout."""
-    packaged = Path(__file__).with_name("routes.yaml")
-    return packaged if packaged.exists() else Path(__file__).parents[1] / "routes.yaml"
+    """Where the shipped routes.yaml lies: at the top of a checkout, or inside an installed package."""
+    checkout = Path(__file__).parents[1]
+    if (checkout / "pyproject.toml").exists():
+        return checkout / "routes.yaml"
+    return Path(__file__).with_name("routes.yaml")
 
 
 def is_loopback(host: str) -> bool:
