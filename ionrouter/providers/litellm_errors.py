@@ -23,6 +23,7 @@ _AFTERWORD = re.compile(
     r".*$",
     re.S,
 )
+_NO_PROVIDER = "LLM Provider NOT provided"  # comes as a plain BadRequestError, before anything is sent
 _HEADERS = ("retry-after", "retry-after-ms", "content-type", "location")
 
 
@@ -51,7 +52,9 @@ TABLE: dict[str, Row] = {
     "PermissionDeniedError": Row(_D, 403, "permission_denied"),
     "PaymentRequiredError": Row(_D, 402, "payment_required", is_final=True),
     "NotFoundError": Row(_D, 404, "not_found"),
-    "LiteLLMUnknownProvider": Row(_D, 404, "not_found", is_final=True),
+    "LiteLLMUnknownProvider": Row(
+        _D, 404, "not_found", is_final=True, code="config", words="litellm does not know this provider"
+    ),
     "ModelNotMappedError": Row(_D, 404, "not_found", is_final=True),
     "RateLimitError": Row(_C, 429, "rate_limit_exceeded"),
     "CallerCredentialRateLimitError": Row(_C, 429, "rate_limit_exceeded"),
@@ -120,7 +123,10 @@ def describe(error: BaseException) -> dict[str, Any]:
     headers = next((h for e in chain if (h := _headers(e))), {})
     body = next((b for e in chain if isinstance(b := getattr(e, "body", None), dict)), None)
     text = _text(error) if body is None else json.dumps({"error": body.get("error", body)}).decode()
-    return {"classes": _names(root), "status": status, "text": text, "headers": headers}
+    classes = _names(root)
+    if text.startswith(_NO_PROVIDER):
+        classes.insert(0, "LiteLLMUnknownProvider")
+    return {"classes": classes, "status": status, "text": text, "headers": headers}
 
 
 def read_litellm_error(told: Mapping[str, Any], errors: ErrorReader, now_wall: float) -> UpstreamError:

@@ -1,0 +1,123 @@
+"""Every exception of litellm has a row; importing the front loads neither litellm nor its friends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ionrouter.errors import FailureClass
+from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.litellm_errors import TABLE, describe, read_litellm_error
+from ionrouter.redact import Redactor
+
+ERRORS = ErrorReader("Up", Redactor())
+
+WALK = """
+import os, json
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+import inspect, litellm, litellm.exceptions as e
+found = {n for n, c in inspect.getmembers(e, inspect.isclass)
+         if issubclass(c, BaseException) and c.__module__ == e.__name__}
+found |= {c.__name__ for c in litellm.LITELLM_EXCEPTION_TYPES}
+print(json.dumps(sorted(found)))
+"""
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_every_exception_class_of_litellm_has_a_row() -> None:
+    names = json.loads(run(WALK).splitlines()[-1])
+    assert len(names) >= 30
+    assert [name for name in names if name not in TABLE] == []
+
+
+def test_importing_the_front_loads_no_litellm() -> None:
+    heavy = "('litellm', 'openai', 'httpx', 'torch')"
+    code = f"import sys, ionrouter.providers.litellm; print([m for m in {heavy} if m in sys.modules])"
+    assert run(code).strip() == "[]"
+
+
+class Stand(Exception):
+    """An exception with the attributes litellm gives its own."""
+
+    def __init__(self, message: str, **attributes: object) -> None:
+        super().__init__(message)
+        self.message = message
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+def named(name: str, message: str = "m", base: type[Exception] = Stand, **attributes: object) -> Exception:
+    made: Exception = type(name, (base,), {})(message, **attributes)
+    return made
+
+
+def read(error: BaseException) -> tuple[FailureClass, int | None, str | None, str]:
+    raised = read_litellm_error(describe(error), ERRORS, 0.0)
+    return raised.failure, raised.status, raised.code, raised.message
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "failure", "said"),
+    [
+        ("BadRequestError", 400, FailureClass.REQUEST, 400),
+        ("BadRequestError", 503, FailureClass.TRANSIENT, 503),  # Fireworks' 5xx come as this
+        ("BadRequestError", 402, FailureClass.DOMAIN, 402),
+        ("APIError", 529, FailureClass.TRANSIENT, 529),
+        ("APIError", 200, FailureClass.TRANSIENT, 502),
+        ("RateLimitError", None, FailureClass.CAPACITY, 429),
+        ("ContextWindowExceededError", 400, FailureClass.ENDPOINT_REQUEST, 400),
+        ("ContentPolicyViolationError", 400, FailureClass.CONTENT, 403),
+        ("UnsupportedParamsError", 400, FailureClass.ENDPOINT_REQUEST, 400),
+        ("Timeout", 408, FailureClass.TRANSIENT, 504),
+        ("APIConnectionError", 500, FailureClass.TRANSIENT, None),
+        ("SomethingNew", None, FailureClass.TRANSIENT, 502),
+        ("SomethingNew", 401, FailureClass.DOMAIN, 401),
+    ],
+)
+def test_class_and_status_decide(
+    name: str, status: int | None, failure: FailureClass, said: int | None
+) -> None:
+    assert read(named(name, status_code=status))[:2] == (failure, said)
+
+
+def test_the_cause_says_more_than_what_litellm_made_of_it() -> None:
+    outer = named("InternalServerError", "Cannot connect to host 127.0.0.1:1", status_code=500)
+    outer.__cause__ = named("ConnectError", "x")
+    failure, status, code, message = read(outer)
+    assert (failure, status, code) == (FailureClass.TRANSIENT, None, "connect_error")
+    assert message == "cannot connect to the upstream"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ('litellm.BadRequestError: Together_aiException - {"error": {"message": "words"}}', "words"),
+        ("litellm.RateLimitError: RateLimitError: Together_aiException - words", "words"),
+        ("Timeout Error: Together_aiException - words", "words"),
+        ("words Original exception: APIConnectionError: secret stuff", "words"),
+        ("words\nTraceback (most recent call last):\n File x", "words"),
+        ("plain words", "plain words"),
+    ],
+)
+def test_the_words_are_the_upstreams_own(message: str, words: str) -> None:
+    assert read(named("BadRequestError", message, status_code=400))[3] == words
+
+
+def test_headers_and_body_are_found_where_litellm_keeps_them() -> None:
+    error = named("RateLimitError", status_code=429, litellm_response_headers={"Retry-After": "7"},
+                  body={"message": "slow", "code": "rate_limit_exceeded", "type": "t"})  # fmt: skip
+    raised = read_litellm_error(describe(error), ERRORS, 0.0)
+    assert (raised.retry_after_s, raised.message, raised.code, raised.native_type) == (
+        7.0, "slow", "rate_limit_exceeded", "t",
+    )  # fmt: skip
+
+
+def test_an_exception_without_any_attribute_is_described() -> None:
+    assert read(ValueError("odd"))[0] is FailureClass.TRANSIENT
+    assert read(ValueError())[3] == "ValueError"
