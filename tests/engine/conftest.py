@@ -15,5 +15,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def endless_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose answers can be longer than any test waits: they run until somebody ends them."""
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "endless.gguf", context_length=65_536)
+
+
+@pytest.fixture(scope="session")
 def poisoned_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model") / "poisoned.gguf", poisoned=True)

@@ -22,6 +22,7 @@ from tests.support.tiny_model import POISON, write_tiny_folder, write_tiny_model
 GUARD_S = 60.0
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 LONG = SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True)
+ENDLESS = SamplingParams(max_tokens=65_000, temperature=0.0, ignore_eos=True)
 PROMPT = list(range(10, 40))
 
 
@@ -73,9 +74,9 @@ async def test_many_at_once_say_what_each_says_alone(tiny_model: Path) -> None:
     assert len(set(alone)) > 1
 
 
-async def test_a_dropped_reader_gives_its_blocks_back(tiny_model: Path) -> None:
-    async with engine_of(tiny_model) as engine:
-        events = engine.generate(PROMPT, LONG)
+async def test_a_dropped_reader_gives_its_blocks_back(endless_model: Path) -> None:
+    async with engine_of(endless_model, kv_memory_bytes=32 << 20) as engine:
+        events = engine.generate(PROMPT, ENDLESS)
         await anext(events)
         assert not all_blocks_free(engine)
         await events.aclose()
@@ -84,9 +85,9 @@ async def test_a_dropped_reader_gives_its_blocks_back(tiny_model: Path) -> None:
         assert engine.stats()["aborts"] == 1
 
 
-async def test_a_cancelled_reader_gives_its_blocks_back(tiny_model: Path) -> None:
-    async with engine_of(tiny_model) as engine:
-        task = asyncio.create_task(answer(engine, PROMPT, LONG))
+async def test_a_cancelled_reader_gives_its_blocks_back(endless_model: Path) -> None:
+    async with engine_of(endless_model, kv_memory_bytes=32 << 20) as engine:
+        task = asyncio.create_task(answer(engine, PROMPT, ENDLESS))
         await soon(lambda: engine.stats()["running"] == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -139,9 +140,9 @@ async def test_a_prompt_that_can_never_run_is_refused_before_any_work(tiny_model
         assert await text_of(engine, PROMPT) != ""
 
 
-async def test_closing_ends_what_runs_and_what_comes(tiny_model: Path) -> None:
-    async with engine_of(tiny_model) as engine:
-        task = asyncio.create_task(answer(engine, PROMPT, LONG))
+async def test_closing_ends_what_runs_and_what_comes(endless_model: Path) -> None:
+    async with engine_of(endless_model, kv_memory_bytes=32 << 20) as engine:
+        task = asyncio.create_task(answer(engine, PROMPT, ENDLESS))
         await soon(lambda: engine.stats()["running"] == 1)
         await engine.close()
         with pytest.raises(EngineClosed):
@@ -163,16 +164,15 @@ async def test_poisoned_logits_end_one_answer_and_leave_its_neighbours_alone(poi
         await soon(lambda: all_blocks_free(engine))
 
 
-async def test_the_load_says_how_busy_it_is(tiny_model: Path) -> None:
-    async with engine_of(tiny_model) as engine:
+async def test_the_load_says_how_busy_it_is(endless_model: Path) -> None:
+    async with engine_of(endless_model, kv_memory_bytes=32 << 20) as engine:
         idle = engine.load()
         assert idle.ready and (idle.running, idle.waiting, idle.max_running) == (0, 0, 16)
         assert idle.blocks_free == idle.blocks_total > 0 and idle.load_s is not None
-        async with aclosing(engine.generate(PROMPT, LONG)) as events:
+        async with aclosing(engine.generate(PROMPT, ENDLESS)) as events:
             await anext(events)
             assert engine.load().running == 1
-            async for _ in events:
-                pass
+        await answer(engine, PROMPT, LONG)
         assert (engine.load().decode_rate or 0) > 0
 
 

@@ -110,11 +110,11 @@ async def test_a_model_no_longer_wanted_ends_after_its_last_answer(tiny_model: P
         engine = await pool.engine(settings, wait_s=GUARD_S)
         params = SamplingParams(max_tokens=300, temperature=0.0, ignore_eos=True)
         async with aclosing(engine.generate([10, 11, 12], params)) as events:
-            await anext(events)
+            seen = [await anext(events)]
             pool.prepare([])
             assert pool.load_of(settings).reason == "not loaded"
-            rest = [event async for event in events]
-        assert rest[-1].finish == "length"
+            seen += [event async for event in events]
+        assert seen[-1].finish == "length"
         for _ in range(1000):
             if not engine.load().ready:
                 break
