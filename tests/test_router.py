@@ -283,7 +283,7 @@ async def test_a_late_result_of_a_removed_endpoint_is_dropped_quietly() -> None:
     """G158"""
     failing = {"status": 500, "delay_s": 0.3}
     bench = Bench.of(route("m", endpoint("a", identity="old", script=failing), endpoint("kept", script=OK)))
-    kept = bench.router.book.of(endpoint("kept"))
+    kept, gone = (bench.router.book.of(endpoint(name, identity=name)) for name in ("kept", "old"))
     asked = request(preferences=ProviderPreferences(order=("a",), allow_fallbacks=False))
     running = [asyncio.create_task(bench.run(asked)) for _ in range(20)]
     await asyncio.sleep(0.1)
@@ -296,4 +296,5 @@ async def test_a_late_result_of_a_removed_endpoint_is_dropped_quietly() -> None:
     health = bench.router.book.of(back)
     assert health.breaker.allows(0.0) and health.flights == [] and health.fail_before(1e9) == 0.02
     assert bench.router.book.of(endpoint("kept")) is kept
+    assert bench.router.book.of(endpoint("a", identity="old")) is not gone
     assert (await bench.run(asked)).text == "ok"

@@ -91,4 +91,6 @@ class Walk:
     def fail(self, candidate: Candidate, error: UpstreamError) -> None:
         """Note a failed attempt and keep whom its class leaves."""
         self.errors.append((candidate.endpoint.id, error))
-        self.rest = NEXT[error.failure](self.rest, candidate, error)
+        left = NEXT[error.failure](self.rest, candidate, error)
+        # Two models may lead to the same upstream: once is enough.
+        self.rest = [c for c in left if c.endpoint.identity != candidate.endpoint.identity]

@@ -102,3 +102,8 @@ def test_another_model_counts_only_if_it_could_still_be_tried() -> None:
     same = Walk.over([A, B], max_attempts=6)
     same.take()
     assert not same.has_other_model(A)
+
+
+def test_two_models_with_the_same_upstream_try_it_once() -> None:
+    same = candidate("a-again", "other", tier=1, identity="a")
+    assert after(FailureClass.TRANSIENT, A, same, OTHER) == ["z"]
