@@ -20,9 +20,10 @@ from ionrouter.providers.litellm_errors import read_litellm_error
 from ionrouter.providers.litellm_link import Call
 from ionrouter.providers.litellm_process import WorkerProcess
 from ionrouter.providers.normalise import StreamNormaliser, complete
-from ionrouter.providers.outgoing import url_problem
+from ionrouter.providers.outgoing import name_problem, url_problem
 from ionrouter.providers.upstream_body import count_choices
 from ionrouter.redact import Redactor
+from ionrouter.routing.table import Provider
 from ionrouter.schema.events import Chunk, ProviderEvent
 
 
@@ -68,7 +69,7 @@ class LiteLLMProvider:
     async def _call(self, request: UpstreamRequest, errors: ErrorReader) -> Call:
         try:
             content = build_call(request, self._key(request))
-            self._check_address(request)
+            await _check_address(request.endpoint.provider)
         except ConfigError as error:
             raise errors.refused("config", str(error)) from error
         try:
@@ -121,7 +122,12 @@ class LiteLLMProvider:
         self._redact.register(key)
         return key
 
-    def _check_address(self, request: UpstreamRequest) -> None:
-        provider = request.endpoint.provider
-        if provider.base_url and (problem := url_problem(provider.base_url, allow_http=provider.allow_http)):
-            raise ConfigError(problem)
+
+async def _check_address(provider: Provider) -> None:
+    if provider.base_url is None:
+        return
+    problem = url_problem(provider.base_url, allow_http=provider.allow_http)
+    if problem is None and not provider.allow_http:
+        problem = await name_problem(provider.base_url)
+    if problem is not None:
+        raise ConfigError(problem)

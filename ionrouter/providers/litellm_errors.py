@@ -5,6 +5,7 @@ A test walks litellm's exception classes and fails on one that is missing here.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,9 @@ from ionrouter.schema import json
 _MAX_BODY_CHARS = 64 * 1024
 _MAX_CHAIN = 8
 # What litellm puts before the upstream's own words, possibly several times.
-_PREFIX = re.compile(r"^(?:litellm\.\w+:\s*|\w*(?:Error|Exception):\s*|Timeout Error:\s*|\w+Exception - )+")
+_PREFIX = re.compile(
+    r"^(?:litellm\.\w+:\s*|\w*(?:Error|Exception):\s*|Timeout Error:\s*|\w+(?:Exception|Error) - )+"
+)
 _AFTERWORD = re.compile(
     r"\s*(?:Original exception: |Traceback \(most recent|To drop these, |LiteLLM Retried: |Received Model)"
     r".*$",
@@ -191,4 +194,14 @@ def _text(error: BaseException) -> str:
     """The upstream's own words: litellm's prefixes and afterwords taken off."""
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) and message else str(error) or type(error).__name__
-    return _AFTERWORD.sub("", _PREFIX.sub("", text[:_MAX_BODY_CHARS])).strip()
+    words = _AFTERWORD.sub("", _PREFIX.sub("", text[:_MAX_BODY_CHARS])).strip()
+    return _from_repr(words) if words.startswith(("b'", 'b"')) else words
+
+
+def _from_repr(words: str) -> str:
+    """Some handlers print the body's bytes as Python would."""
+    try:
+        data = ast.literal_eval(words)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return words
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else words

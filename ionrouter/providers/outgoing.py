@@ -89,6 +89,26 @@ def url_problem(url: str, *, allow_http: bool = False) -> str | None:
     return None
 
 
+async def name_problem(url: str) -> str | None:
+    """Say why a plain http:// name may not be called, by the addresses it leads to now; None when it may.
+
+    For doors whose sockets are not ours: another look-up happens when they connect.
+    """
+    parsed = URL(url)
+    if parsed.scheme != "http" or not parsed.host or _address(parsed.host) is not None:
+        return None
+    resolver = PrivateResolver(DefaultResolver())
+    try:
+        await resolver.resolve(parsed.host, parsed.port or 80, socket.AF_UNSPEC)
+    except AddressNotAllowed:
+        return f"http:// to {parsed.host}, which is not a private address; use https:// or set allow_http"
+    except OSError:
+        return None  # the door will say that the name does not resolve
+    finally:
+        await resolver.close()
+    return None
+
+
 def is_private(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether an address is loopback or on a private network; link-local (cloud metadata) is not."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:

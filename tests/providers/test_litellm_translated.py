@@ -1,0 +1,154 @@
+"""A provider whose shape is not OpenAI's: Anthropic's messages, translated by litellm, normalised by us."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ionrouter.errors import FailureClass
+from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.schema.usage import Usage
+from tests.support.endpoints import Answer, collect, make_endpoint, make_request
+from tests.support.hosted import KEY
+from tests.support.upstream import Script, Upstream, chunked, error, json_response
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+USED = {
+    "input_tokens": 10,
+    "output_tokens": 1,
+    "cache_read_input_tokens": 90,
+    "cache_creation_input_tokens": 0,
+}
+OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
+
+
+def said(name: str, **fields: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
+
+
+def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> list[bytes]:
+    opened = said("content_block_start", index=index, content_block=start)
+    return [
+        opened,
+        *(said("content_block_delta", index=index, delta=delta) for delta in deltas),
+        said("content_block_stop", index=index),
+    ]
+
+
+START = said(
+    "message_start",
+    message={
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "up",
+        "content": [],
+        "usage": USED,
+    },
+)
+BODY = [
+    START,
+    *block(
+        0,
+        {"type": "thinking", "thinking": "", "signature": ""},
+        {"type": "thinking_delta", "thinking": "hm"},
+        {"type": "signature_delta", "signature": "SIG"},
+    ),
+    *block(
+        1,
+        {"type": "text", "text": ""},
+        {"type": "text_delta", "text": "hel"},
+        {"type": "text_delta", "text": "lo"},
+    ),
+    *block(
+        2,
+        {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}},
+        {"type": "input_json_delta", "partial_json": '{"a":1}'},
+    ),
+]
+END = [
+    said("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 7}),
+    said("message_stop"),
+]
+
+
+async def ask(litellm: LiteLLMProvider, script: Script, *, stream: bool = True) -> Answer:
+    with Upstream(script) as up:
+        endpoint = make_endpoint(
+            up.url, type="litellm", litellm_provider="anthropic", key_variable="UP_KEY",
+            upstream_model="claude-sonnet-4-5",
+        )  # fmt: skip
+        answer = await collect(litellm, make_request(endpoint, stream=stream))
+        assert up.requests[0].path == "/v1/messages"
+        assert up.requests[0].headers["x-api-key"] == KEY
+    return answer
+
+
+async def test_a_stream_arrives_in_our_words(litellm: LiteLLMProvider) -> None:
+    answer = await ask(litellm, chunked([*BODY, *END]))
+    assert answer.error is None
+    assert (answer.text(key="reasoning"), answer.text()) == ("hm", "hello")
+    assert answer.tool_calls() == [("toolu_1", "f", '{"a":1}')]
+    assert answer.finishes()[0][0] == "tool_calls"
+    (used,) = answer.usages()
+    assert (used.prompt_tokens, used.completion_tokens, used.cached_tokens) == (100, 7, 90)
+
+
+async def test_a_signature_comes_back_unchanged(litellm: LiteLLMProvider) -> None:
+    answer = await ask(litellm, chunked([*BODY, *END]))
+    details = [d for c in answer.chunks for x in c.choices for d in x.delta.get("reasoning_details", ())]
+    assert "SIG" in [d.get("signature") for d in details]
+
+
+async def test_a_whole_answer_arrives(litellm: LiteLLMProvider) -> None:
+    body = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "up", "stop_reason": "max_tokens",
+        "content": [{"type": "text", "text": "hello"}], "usage": {**USED, "output_tokens": 2},
+    }  # fmt: skip
+    answer = (await ask(litellm, json_response(body), stream=False)).complete
+    assert answer.choices[0].message["content"] == "hello"
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage == Usage(100, 2, 90)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (BODY, "hello"),
+        ([*BODY, said("error", error=OVERLOADED)], "hello"),
+        ([START, said("error", error=OVERLOADED)], ""),
+        ([], ""),
+    ],
+)
+async def test_a_stream_that_breaks_is_a_failure_and_not_a_stop(
+    litellm: LiteLLMProvider, pieces: list[bytes], text: str
+) -> None:
+    answer = await ask(litellm, chunked(pieces))
+    assert answer.text() == text
+    assert answer.finishes() == {}
+    assert answer.error is not None
+    assert answer.error.failure is FailureClass.TRANSIENT
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("status", "kind", "message", "failure"),
+    [
+        (400, "invalid_request_error", "words", FailureClass.REQUEST),
+        (401, "authentication_error", "words", FailureClass.DOMAIN),
+        (404, "not_found_error", "model: claude-x", FailureClass.DOMAIN),
+        (429, "rate_limit_error", "words", FailureClass.CAPACITY),
+        (529, "overloaded_error", "Overloaded", FailureClass.TRANSIENT),
+        (400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum",
+         FailureClass.ENDPOINT_REQUEST),
+    ],
+)  # fmt: skip
+async def test_a_refusal_has_its_class_and_words(
+    litellm: LiteLLMProvider, status: int, kind: str, message: str, failure: FailureClass, stream: bool
+) -> None:
+    body = {"type": "error", "error": {"type": kind, "message": message}}
+    answer = await ask(litellm, error(status, body, {"retry-after": "9"}), stream=stream)
+    assert answer.error is not None
+    assert (answer.error.failure, answer.error.message) == (failure, message)
