@@ -89,13 +89,15 @@ class TimeoutsSpec(Spec):
     inter_token: Seconds | None = Field(
         default=None, description="Seconds of silence allowed inside an answer."
     )
-    total: Seconds | None = Field(default=None, description="Seconds for one attempt as a whole.")
+    total: Seconds | None = Field(
+        default=None, description="Seconds from the arrival of the request to the end of the answer."
+    )
 
 
 class DefaultsSpec(Spec):
     """What endpoints use when they say nothing themselves."""
 
-    timeouts: TimeoutsSpec = TimeoutsSpec()
+    timeouts: TimeoutsSpec = Field(default=TimeoutsSpec(), description="Deadlines, in seconds.")
 
 
 class PricesSpec(Spec):
@@ -149,15 +151,22 @@ class ProviderSpec(Spec):
         default=False, description="Forward the caller's `provider` object (OpenRouter)."
     )
     allow_http: bool = Field(default=False, description="Allow http:// to a public address.")
-    timeouts: TimeoutsSpec = TimeoutsSpec()
+    timeouts: TimeoutsSpec = Field(default=TimeoutsSpec(), description="Deadlines, in seconds.")
     data_collection: Privacy | None = Field(
-        default=None, description="deny: the provider keeps nothing for itself and trains on nothing."
+        default=None,
+        description="deny: the provider keeps nothing and trains on nothing; default: allow, for ion deny.",
     )
-    zdr: bool | None = Field(default=None, description="Zero data retention is agreed with the provider.")
-    privacy_policy_url: Url | None = None
-    terms_of_service_url: Url | None = None
-    status_page_url: Url | None = None
-    options: dict[str, Any] = Field(default={}, description="Settings of this provider type.")
+    zdr: bool | None = Field(
+        default=None, description="Zero data retention is agreed with the provider; default: only for ion."
+    )
+    privacy_policy_url: Url | None = Field(default=None, description="Shown in the list of providers.")
+    terms_of_service_url: Url | None = Field(default=None, description="Shown in the list of providers.")
+    status_page_url: Url | None = Field(default=None, description="Shown in the list of providers.")
+    options: dict[str, Any] = Field(
+        default={},
+        description="Of the type. openai, litellm: max_tokens_field, the one name of the cap on new tokens "
+        "that the server takes; fake: the script.",
+    )
 
 
 class Offer(Spec):
@@ -169,14 +178,14 @@ class Offer(Spec):
         description="USD per million tokens; default: litellm's price list for litellm providers.",
     )
     context_length: Tokens | None = Field(default=None, description="Prompt and completion tokens together.")
-    max_completion_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = Field(default=None, description="Most new tokens in one answer.")
     quantization: Quantization = Field(default="unknown", description="How the weights are stored.")
     supported_parameters: list[Text] | None = Field(
         default=None, description="Request fields this endpoint honours; default: unknown."
     )
-    timeouts: TimeoutsSpec = TimeoutsSpec()
+    timeouts: TimeoutsSpec = Field(default=TimeoutsSpec(), description="Deadlines, in seconds.")
     domain: Text | None = Field(default=None, description="Failure domain; default: the provider's.")
-    expected: ExpectedSpec = ExpectedSpec()
+    expected: ExpectedSpec = Field(default=ExpectedSpec(), description="Speed to assume until measured.")
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=1.0, description="Share under the strategy `weighted`."
     )
@@ -216,14 +225,19 @@ class ModelSpec(Spec):
     """A model as clients see it."""
 
     name: Text | None = Field(default=None, description="Display name.")
-    description: str = ""
+    description: str = Field(default="", description="A sentence for people who choose a model.")
     created: Created = Field(default=0, description="Release date: 2024-12-06, or Unix seconds.")
-    context_length: Tokens | None = None
-    input_modalities: list[Text] = Field(default=["text"], min_length=1)
-    output_modalities: list[Text] = Field(default=["text"], min_length=1)
-    tokenizer: Text = "Other"
-    instruct_type: Text | None = None
-    hugging_face_id: Text | None = None
+    context_length: Tokens | None = Field(
+        default=None,
+        description="Prompt and completion tokens together; default: the largest of its endpoints.",
+    )
+    input_modalities: list[Text] = Field(
+        default=["text"], min_length=1, description="text, image, audio, file, video."
+    )
+    output_modalities: list[Text] = Field(default=["text"], min_length=1, description="text, image, audio.")
+    tokenizer: Text = Field(default="Other", description="The tokenizer's family, for people.")
+    instruct_type: Text | None = Field(default=None, description="The chat template's family, for people.")
+    hugging_face_id: Text | None = Field(default=None, description="Where its weights are published.")
     value_of_time: Usd | None = Field(
         default=None, description="USD per second for this model; overrides `routing`."
     )
