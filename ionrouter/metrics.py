@@ -80,6 +80,12 @@ class Metrics:
             ["endpoint"],
             registry=self.registry,
         )
+        self._refusals = Counter(
+            "ionrouter_refusals",
+            "Requests refused before they reached the router: malformed, unauthorized, no such route.",
+            ["status"],
+            registry=self.registry,
+        )
         self.in_flight = Gauge(
             "ionrouter_requests_in_flight", "Requests being served.", registry=self.registry
         )
@@ -93,6 +99,10 @@ class Metrics:
         self._total.labels(endpoint, stream).observe(record.duration_s)
         for attempt in record.attempts:
             self._observe_attempt(attempt)
+
+    def refuse(self, status: int) -> None:
+        """Count one request that never reached the router."""
+        self._refusals.labels(str(status)).inc()
 
     def _observe_attempt(self, attempt: AttemptRecord) -> None:
         endpoint = self._label(attempt.endpoint_id)

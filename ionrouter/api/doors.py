@@ -16,11 +16,12 @@ from aiohttp import hdrs, web
 
 from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
+from ionrouter.api.readiness import Phase
 from ionrouter.api.responses import error_response
-from ionrouter.api.state import EDGE, GENERATION_ID, KEY
+from ionrouter.api.state import EDGE, GENERATION_ID, KEY, ROUTED
 from ionrouter.errors import ConfigError, IonrouterError, RequestError
 from ionrouter.schema.common import new_generation_id
-from ionrouter.schema.errors import INTERNAL_ERROR, plain_error, retry_after_seconds
+from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody, plain_error, retry_after_seconds
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.store.keys import ApiKey
 
@@ -121,14 +122,17 @@ class Doors:
         """Turn every error into the envelope with a status; nothing else leaves as an error."""
         request[GENERATION_ID] = new_generation_id(time.time())
         try:
-            return await handler(request)
+            response = await handler(request)
         except web.HTTPException as error:
-            return _framework_error(request, error)
+            response = _refused(request, _framework_error(request, error))
         except IonrouterError as error:
-            return error_response(error_body(error))
+            response = _refused(request, error_body(error))
         except Exception:
             _log.exception("request_crashed", path=request.path, generation_id=request[GENERATION_ID])
-            return error_response(INTERNAL_ERROR)
+            response = error_response(INTERNAL_ERROR)
+        if request.app[EDGE].readiness.phase is Phase.DRAINING and not response.prepared:
+            response.force_close()  # the next request of this connection belongs to another server
+        return response
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -165,14 +169,30 @@ class Doors:
             ) from None
 
 
-def _framework_error(request: web.Request, error: web.HTTPException) -> web.Response:
+def _refused(request: web.Request, body: ErrorBody) -> web.Response:
+    """Answer an error. What never reached the router is counted and logged here, without its words."""
+    if ROUTED not in request:
+        request.app[EDGE].metrics.refuse(body.status)
+        # Wrong keys and unknown paths come from scanners, by the thousand.
+        log = _log.debug if body.status in (401, 404) else _log.info
+        log(
+            "request_refused",
+            request=request[GENERATION_ID],
+            path=request.path[:200],
+            status=body.status,
+            param=body.param,
+        )
+    return error_response(body)
+
+
+def _framework_error(request: web.Request, error: web.HTTPException) -> ErrorBody:
     """404, 405, 413 and their like, as aiohttp raises them."""
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
     message = {
         404: f"no such route: {request.method} {request.path}",
         405: f"{request.method} is not allowed on {request.path}; allowed: {headers.get('Allow', '')}",
     }.get(error.status, f"{error.status}: {error.reason}")
-    return error_response(plain_error(error.status, message, headers=headers))
+    return plain_error(error.status, message, headers=headers)
 
 
 async def decorate(request: web.Request, response: web.StreamResponse) -> None:

@@ -14,7 +14,7 @@ from ionrouter.api.errors import error_body
 from ionrouter.api.pump import EventPump
 from ionrouter.api.responses import header_text, json_response, plain
 from ionrouter.api.sse import COMMENT, DONE, ClientGone, SseResponse, event
-from ionrouter.api.state import EDGE, GENERATION_ID, KEY, Edge
+from ionrouter.api.state import EDGE, GENERATION_ID, KEY, ROUTED, Edge
 from ionrouter.errors import IonrouterError, RequestError
 from ionrouter.schema.answers import AnswerFrame
 from ionrouter.schema.assemble import as_chunk
@@ -81,6 +81,7 @@ async def _serve(request: web.Request, kind: Kind) -> web.StreamResponse:
     ask = await read_request(request, kind)
     if ask.wanted.overrides.explain:
         ask.explanation = plain(edge.router.explain(ask.wanted))  # before it is served, as select will see it
+    request[ROUTED] = True
     async with EventPump(edge.router.stream(ask.wanted)) as pump:
         with edge.in_flight.track(pump), edge.metrics.in_flight.track_inprogress():
             if ask.wanted.stream:

@@ -59,3 +59,4 @@ class Edge:
 EDGE = web.AppKey("edge", Edge)
 GENERATION_ID = web.RequestKey("generation_id", str)
 KEY = web.RequestKey("key", ApiKey)
+ROUTED = web.RequestKey("routed", bool)  # the router has it, and tells its end itself

@@ -34,6 +34,9 @@ def test_sigterm_drains(tmp_path: Path) -> None:
         status, body = server.get("/health")
         assert (status, body["status"]) == (503, "draining")
         assert server.get("/livez")[0] == 200
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+        connection.request("GET", "/livez")
+        assert connection.getresponse().headers["Connection"] == "close"
         caller.join(60)
         assert server.wait() == 0
         assert data_lines(answers[0][1])[-1] == "[DONE]"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from ionrouter.api.readiness import Phase
@@ -148,3 +149,25 @@ async def test_metrics_are_served_as_prometheus_reads_them(tmp_path: Path) -> No
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert list(text_string_to_metric_families(body))
+
+
+async def test_what_never_reaches_the_router_is_counted_and_logged_without_its_words(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with edge_server(tmp_path) as server:
+            await server.chat(messages="my secret prompt")
+            await server.get("/nowhere")
+            await server.chat()
+            _, _, body = await server.get("/metrics")
+    found = {
+        (s.name, s.labels.get("status")): s.value
+        for f in text_string_to_metric_families(body)
+        for s in f.samples
+    }
+    assert found["ionrouter_refusals_total", "400"] == 1
+    assert found["ionrouter_refusals_total", "404"] == 1
+    refused = [log for log in logs if log["event"] == "request_refused"]
+    assert [(log["status"], log["param"], log["log_level"]) for log in refused] == [
+        (400, "messages", "info"),
+        (404, None, "debug"),
+    ]
+    assert "secret" not in str(logs)
