@@ -6,6 +6,20 @@
 #include <utility>
 
 namespace ion {
+namespace {
+
+// What the exception being handled says; never empty, since an empty error means success.
+std::string describe_fault() {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    if (*e.what() != '\0') return e.what();
+  } catch (...) {
+  }
+  return "the runner failed without a reason";
+}
+
+}  // namespace
 
 Loop::Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOptions& options)
     : runner_(runner),
@@ -46,9 +60,8 @@ bool Loop::try_submit() {
   if (next.scheduled.is_empty()) return false;
   try {
     runner_.submit(std::move(next.scheduled.step));
-  } catch (const std::exception& e) {
-    next.error = e.what();
-    if (next.error.empty()) next.error = "the runner refused the step";
+  } catch (...) {
+    next.error = describe_fault();
   }
   in_flight_.push_back(std::move(next));
   return true;
@@ -66,9 +79,8 @@ StepResult Loop::take_result(const InFlight& oldest) {
         throw std::runtime_error("the runner has no result for a step in flight");
     } while (result.epoch < oldest.scheduled.epoch);
     if (result.epoch > oldest.scheduled.epoch) throw std::runtime_error("the runner skipped a step");
-  } catch (const std::exception& e) {
-    result = StepResult{.epoch = oldest.scheduled.epoch, .sampled = {}, .error = e.what()};
-    if (result.error.empty()) result.error = "the runner failed";
+  } catch (...) {
+    result = StepResult{.epoch = oldest.scheduled.epoch, .sampled = {}, .error = describe_fault()};
   }
   return result;
 }

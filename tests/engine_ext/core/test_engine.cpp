@@ -1,5 +1,8 @@
 // Engine: what a caller sees, one behaviour a test.
+#include <utility>
+
 #include "core/engine.h"
+#include "core/loop.h"
 #include "rig.h"
 
 using rig::request;
@@ -125,6 +128,7 @@ TEST(a_bad_field_is_refused_by_name) {
       {"presence_penalty", [](ion::SubmitParams& p) { p.sampling.presence_penalty = INFINITY; }},
       {"frequency_penalty", [](ion::SubmitParams& p) { p.sampling.frequency_penalty = std::nanf(""); }},
       {"logprobs", [](ion::SubmitParams& p) { p.sampling.num_logprobs = -2; }},
+      {"logprobs", [](ion::SubmitParams& p) { p.sampling.num_logprobs = 65; }},
       {"stop_ids[0]", [](ion::SubmitParams& p) { p.sampling.stop_ids = {99}; }},
       {"stop[1]: is empty", [](ion::SubmitParams& p) { p.stop = {"a", ""}; }},
       {"stop[0]: is not valid UTF-8", [](ion::SubmitParams& p) { p.stop = {"\xA9x"}; }},
@@ -265,6 +269,56 @@ TEST(a_failing_runner_ends_the_sequences_it_touches_and_the_engine_goes_on) {
     }
     CHECK(rig.gets_all_blocks_back());
     CHECK_EQ(rig.engine().stats().errors, int64_t{3});
+  }
+}
+
+// Throws what is no std::exception, once.
+class RudeRunner : public fake::Runner {
+ public:
+  using fake::Runner::Runner;
+  void submit(ion::Step step) override {
+    if (std::exchange(is_rude_, false)) throw 42;
+    fake::Runner::submit(std::move(step));
+  }
+
+ private:
+  bool is_rude_ = true;
+};
+
+TEST(whatever_a_runner_throws_the_engine_survives) {
+  const Setup setup;
+  ion::Engine engine(std::make_unique<RudeRunner>(setup.caps, setup.model, 1), rig::token_bytes(),
+                     rig::kStopIds);
+  for (const ion::Finish want : {ion::kError, ion::kLength}) {
+    engine.submit(endless(5, 1, 3));
+    ion::Event last;
+    while (last.finish == ion::kRunning) {
+      for (ion::Event& event : engine.drain()) last = std::move(event);
+      std::this_thread::yield();
+    }
+    CHECK_EQ(last.finish, want);
+    CHECK_EQ(last.error.empty(), want == ion::kLength);
+  }
+}
+
+TEST(a_fault_of_the_loop_itself_tells_every_sequence) {
+  const Setup setup;
+  fake::Runner runner(setup.caps, setup.model, 1);
+  ion::EngineOptions options = setup.options;
+  options.context_length = setup.caps.context_length;
+  ion::Loop loop(runner, rig::token_bytes(), options);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    auto sequence = std::make_shared<ion::Sequence>(id, rig::prompt(5, id), std::vector<std::string>{});
+    sequence->max_new = 5;
+    loop.start(sequence, 0);
+  }
+  loop.advance();
+  loop.fail_all("broken books");
+  const auto events = loop.take_events();
+  CHECK_EQ(events.size(), size_t{3});
+  for (const ion::Event& event : events) {
+    CHECK_EQ(event.finish, ion::kError);
+    CHECK_EQ(event.error, std::string("broken books"));
   }
 }
 
