@@ -182,6 +182,8 @@ def run_add(args: argparse.Namespace) -> int:
     added = add_model(path, args.model, args.provider, model=args.upstream, env=os.environ)
     for endpoint in added.endpoints:
         print(f"{path}: {args.model} at {endpoint.provider} as {endpoint.model}")
+    for warning in added.warnings:
+        print(f"{path}: warning: {warning}")
     if added.is_unchanged:
         print(f"{path}: {args.model} is there already")
     return 0
