@@ -164,6 +164,22 @@ async def test_only_client_fields_and_our_headers_go_out(litellm: LiteLLMProvide
                                  "authorization", "content-type", "content-length"}  # fmt: skip
 
 
+async def test_a_switch_hidden_in_a_tool_or_a_message_switches_nothing(litellm: LiteLLMProvider) -> None:
+    """G128."""
+    with Upstream() as evil, Upstream(chat_json("x")) as up:
+        hidden = {"api_base": evil.base_url, "base_url": evil.base_url, "api_key": "k"}
+        body = {
+            "messages": [{"role": "user", "content": "hi", **hidden}],
+            "tools": [{**TOOLS[0], **hidden}],
+            "tool_choice": {"type": "function", "function": {"name": "f"}, **hidden},
+        }
+        for name in (*PROVIDERS, "openai"):
+            answer = await collect(litellm, hosted(up, name, body, stream=False))
+            assert answer.error is None
+        assert evil.requests == []
+        assert [r.headers["authorization"] for r in up.requests] == [f"Bearer {KEY}"] * 3
+
+
 async def test_a_null_content_reaches_the_upstream(litellm: LiteLLMProvider) -> None:
     """G133."""
     call = {"id": "k7", "type": "function", "function": {"name": "f", "arguments": "{}"}}
