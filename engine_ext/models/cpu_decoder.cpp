@@ -71,7 +71,7 @@ void CpuDecoder::copy_block(int32_t from, int32_t to) {
 }
 
 void CpuDecoder::forward(const DecoderBatch& batch, float* logits) {
-  const auto num_rows = static_cast<int64_t>(batch.ids.size());
+  auto num_rows = static_cast<int64_t>(batch.ids.size());
   const ModelConfig& config = weights_.config;
   if (weights_.embedding == nullptr) {
     kernels::gather_packed_rows(x_, batch.ids.data(), num_rows, weights_.head.w, pool_);
@@ -80,32 +80,61 @@ void CpuDecoder::forward(const DecoderBatch& batch, float* logits) {
                          config.hidden_size, pool_);
   }
   kernels::rope_angles(angles_, batch.positions.data(), num_rows, rope_, pool_);
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const LayerWeights& layer = weights_.layers[i];
+  for (const LayerWeights& layer : weights_.layers) {
+    const int64_t index = &layer - weights_.layers.data();
     norm(normed_, x_, layer.attn_norm, num_rows);
-    attention(i, batch);
+    write_kv(index, batch);
+    std::span<const kernels::AttentionSpan> spans = batch.spans;
+    if (index == config.num_layers - 1) {
+      spans = keep_logit_rows(batch);
+      num_rows = static_cast<int64_t>(batch.logit_rows.size());
+      if (num_rows == 0) return;
+    }
+    attend(index, spans, num_rows);
     kernels::add(x_, x_, normed_, num_rows * config.hidden_size, pool_);
     norm(normed_, x_, layer.ffn_norm, num_rows);
     feed_forward(layer, num_rows);
     kernels::add(x_, x_, normed_, num_rows * config.hidden_size, pool_);
   }
-  if (!batch.logit_rows.empty()) head(batch, logits);
+  norm(normed_, x_, weights_.output_norm, num_rows);
+  multiply({{logits, weights_.head}}, normed_, num_rows);
 }
 
-// normed_ -> normed_
-void CpuDecoder::attention(int64_t index, const DecoderBatch& batch) {
+// normed_ -> q_ and the layer's cache
+void CpuDecoder::write_kv(int64_t index, const DecoderBatch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& layer = weights_.layers[index];
   const auto num_rows = static_cast<int64_t>(batch.ids.size());
   multiply({{q_, layer.q}, {k_, layer.k}, {v_, layer.v}}, normed_, num_rows);
   rotate(q_, config.num_heads, layer.q_norm, num_rows);
   rotate(k_, config.num_kv_heads, layer.k_norm, num_rows);
-  std::byte* cache = layer_cache(index);
-  kernels::kv_write(cache, kv_shape_, k_, v_, config.kv_size(), batch.spans, pool_);
+  kernels::kv_write(layer_cache(index), kv_shape_, k_, v_, config.kv_size(), batch.spans, pool_);
+}
+
+// Behind the last layer's cache only rows with logits matter: they move to the front, in order, each a span
+// of its own. Rows do not depend on each other, so this changes no bit of them.
+std::span<const kernels::AttentionSpan> CpuDecoder::keep_logit_rows(const DecoderBatch& batch) {
+  const int64_t hidden = weights_.config.hidden_size, q_size = weights_.config.q_size();
+  if (batch.logit_rows.size() == batch.ids.size()) return batch.spans;
+  kept_spans_.clear();
+  auto span = batch.spans.begin();
+  for (const int32_t row : batch.logit_rows) {
+    while (row >= span->first_row + span->count) ++span;
+    const auto to = static_cast<int32_t>(kept_spans_.size());
+    std::memmove(x_ + to * hidden, x_ + row * hidden, hidden * sizeof(float));
+    std::memmove(q_ + to * q_size, q_ + row * q_size, q_size * sizeof(float));
+    kept_spans_.push_back({span->block_table, to, batch.positions[row], 1});
+  }
+  return kept_spans_;
+}
+
+// q_ and the layer's cache -> normed_
+void CpuDecoder::attend(int64_t index, std::span<const kernels::AttentionSpan> spans, int64_t num_rows) {
+  const ModelConfig& config = weights_.config;
   const float scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
   const kernels::AttentionParams params{.num_heads = config.num_heads, .scale = scale};
-  kernels::attention(mixed_, q_, config.q_size(), cache, kv_shape_, params, batch.spans, pool_);
-  multiply({{normed_, layer.o}}, mixed_, num_rows);
+  kernels::attention(mixed_, q_, config.q_size(), layer_cache(index), kv_shape_, params, spans, pool_);
+  multiply({{normed_, weights_.layers[index].o}}, mixed_, num_rows);
 }
 
 // normed_ -> normed_
@@ -114,17 +143,6 @@ void CpuDecoder::feed_forward(const LayerWeights& layer, int64_t num_rows) {
   multiply({{gate_, layer.gate}, {up_, layer.up}}, normed_, num_rows);
   kernels::silu_mul(gate_, gate_, up_, num_rows, ffn, ffn, pool_);
   multiply({{normed_, layer.down}}, gate_, num_rows);
-}
-
-// The wanted rows move to the front of normed_, in order; then norm and product run on them alone.
-void CpuDecoder::head(const DecoderBatch& batch, float* logits) {
-  const int64_t hidden = weights_.config.hidden_size;
-  const auto num_rows = static_cast<int64_t>(batch.logit_rows.size());
-  for (int64_t i = 0; i < num_rows; ++i) {
-    std::memcpy(normed_ + i * hidden, x_ + batch.logit_rows[i] * hidden, hidden * sizeof(float));
-  }
-  norm(normed_, normed_, weights_.output_norm, num_rows);
-  multiply({{logits, weights_.head}}, normed_, num_rows);
 }
 
 void CpuDecoder::multiply(std::initializer_list<Product> products, const float* x, int64_t num_rows) {

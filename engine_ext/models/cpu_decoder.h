@@ -18,7 +18,7 @@ struct DecoderBatch {
   std::span<const int32_t> ids;        // [num_rows]
   std::span<const int32_t> positions;  // [num_rows]
   std::span<const kernels::AttentionSpan> spans;
-  std::span<const int32_t> logit_rows;  // rows whose logits are wanted
+  std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
 };
 
 struct DecoderLimits {
@@ -46,9 +46,10 @@ class CpuDecoder {
     const Linear& linear;
   };
 
-  void attention(int64_t index, const DecoderBatch& batch);
+  void write_kv(int64_t index, const DecoderBatch& batch);
+  std::span<const kernels::AttentionSpan> keep_logit_rows(const DecoderBatch& batch);
+  void attend(int64_t index, std::span<const kernels::AttentionSpan> spans, int64_t num_rows);
   void feed_forward(const LayerWeights& layer, int64_t num_rows);
-  void head(const DecoderBatch& batch, float* logits);
   void multiply(std::initializer_list<Product> products, const float* x, int64_t num_rows);
   void norm(float* dst, const float* x, const float* weight, int64_t num_rows);
   void rotate(float* x, int64_t num_heads, const float* norm, int64_t num_rows);
@@ -71,6 +72,7 @@ class CpuDecoder {
   float* up_ = nullptr;      // [max_rows, ffn]
   float* angles_ = nullptr;  // [max_rows, head_dim / 2, 2]
   std::byte* matmul_scratch_ = nullptr;
+  std::vector<kernels::AttentionSpan> kept_spans_;
 };
 
 }  // namespace ion
