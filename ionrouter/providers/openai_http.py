@@ -51,12 +51,13 @@ class OpenAIProvider:
         redact: Redactor | None = None,
         clock: Callable[[], float] = time.time,
         trailer_s: float = TRAILER_S,
+        outgoing: Outgoing | None = None,
     ) -> None:
         self._env = env
         self._redact = redact or Redactor()
         self._clock = clock  # wall clock, for dates in Retry-After
         self._trailer_s = trailer_s
-        self._outgoing = Outgoing()
+        self._outgoing = outgoing or Outgoing()
         self._draining: set[asyncio.Task[None]] = set()
 
     async def stream(self, request: UpstreamRequest) -> AsyncGenerator[ProviderEvent, None]:

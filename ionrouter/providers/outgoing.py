@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -50,7 +50,8 @@ class AddressNotAllowed(OSError):
 class Outgoing:
     """Owns the client sessions: one for any address, one that connects to private addresses only."""
 
-    def __init__(self) -> None:
+    def __init__(self, resolver: Callable[[], AbstractResolver] = DefaultResolver) -> None:
+        self._resolver = resolver
         self._any: aiohttp.ClientSession | None = None
         self._private: aiohttp.ClientSession | None = None
 
@@ -59,9 +60,9 @@ class Outgoing:
         if problem := url_problem(url, allow_http=allow_http):
             raise ConfigError(problem)
         if URL(url).scheme == "https" or allow_http:
-            self._any = self._any or _new_session(DefaultResolver())
+            self._any = self._any or _new_session(self._resolver())
             return self._any
-        self._private = self._private or _new_session(PrivateResolver(DefaultResolver()))
+        self._private = self._private or _new_session(PrivateResolver(self._resolver()))
         return self._private
 
     async def close(self) -> None:

@@ -11,7 +11,10 @@ import pytest
 
 from ionrouter.errors import FailureClass
 from ionrouter.providers.openai_http import OpenAIProvider
+from ionrouter.providers.outgoing import Outgoing
+from tests.support.certificate import self_signed
 from tests.support.endpoints import ask, collect, make_endpoint, make_request
+from tests.support.resolver import FixedResolver
 from tests.support.upstream import (
     DONE,
     Hang,
@@ -78,6 +81,23 @@ async def test_a_forbidden_address_is_refused(provider: OpenAIProvider, url: str
     answer = await collect(provider, make_request(make_endpoint(url)))
     assert answer.error is not None
     assert (answer.error.failure, answer.error.code) == (F.DOMAIN, "config")
+
+
+async def test_a_name_that_leads_to_a_public_address_is_not_called_over_http() -> None:
+    """A rebound name: the address that would be connected to is what counts."""
+    provider = OpenAIProvider({}, outgoing=Outgoing(lambda: FixedResolver("8.8.8.8")))
+    answer = await collect(provider, make_request(make_endpoint("http://rebound.example/v1")))
+    await provider.close()
+    assert answer.error is not None
+    assert (answer.error.failure, answer.error.code) == (F.DOMAIN, "config")
+
+
+async def test_a_certificate_nobody_vouches_for_is_refused(provider: OpenAIProvider) -> None:
+    with Upstream(chat_json("x"), tls=self_signed()) as up:
+        answer = await collect(provider, ask(up, stream=False))
+        assert up.requests == []
+    assert answer.error is not None
+    assert (answer.error.failure, answer.error.code) == (F.TRANSIENT, "tls")
 
 
 async def test_a_local_name_over_http_is_reached(provider: OpenAIProvider) -> None:

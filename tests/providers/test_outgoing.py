@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from ionrouter import __version__
 from ionrouter.errors import ConfigError
@@ -19,6 +17,7 @@ from ionrouter.providers.outgoing import (
     is_private,
     url_problem,
 )
+from tests.support.resolver import FixedResolver
 
 
 @pytest.mark.parametrize(
@@ -61,28 +60,12 @@ def test_private_means_reachable_without_the_internet(address: str, expected: bo
     assert is_private(ipaddress.ip_address(address)) is expected
 
 
-class Fixed(AbstractResolver):
-    """Answers every name with the same addresses."""
-
-    def __init__(self, *addresses: str) -> None:
-        self.addresses = addresses
-
-    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
-        return [
-            ResolveResult(hostname=host, host=a, port=port, family=2, proto=0, flags=0)
-            for a in self.addresses
-        ]
-
-    async def close(self) -> None:
-        pass
-
-
 async def test_a_name_is_judged_by_the_addresses_it_leads_to() -> None:
-    found = await PrivateResolver(Fixed("10.0.0.1", "::1")).resolve("vllm", 80)
+    found = await PrivateResolver(FixedResolver("10.0.0.1", "::1")).resolve("vllm", 80)
     assert [r["host"] for r in found] == ["10.0.0.1", "::1"]
     for addresses in (("8.8.8.8",), ("10.0.0.1", "8.8.8.8"), ("169.254.169.254",)):
         with pytest.raises(AddressNotAllowed):
-            await PrivateResolver(Fixed(*addresses)).resolve("rebound.example", 80)
+            await PrivateResolver(FixedResolver(*addresses)).resolve("rebound.example", 80)
 
 
 async def test_sessions_verify_tls_and_ignore_proxies_and_cookies() -> None:
