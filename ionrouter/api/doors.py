@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 
 from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
@@ -193,6 +193,15 @@ def _framework_error(request: web.Request, error: web.HTTPException) -> ErrorBod
         405: f"{request.method} is not allowed on {request.path}; allowed: {headers.get('Allow', '')}",
     }.get(error.status, f"{error.status}: {error.reason}")
     return plain_error(error.status, message, headers=headers)
+
+
+async def expect(request: web.Request) -> web.StreamResponse | None:
+    """Answer `Expect: 100-continue`, which curl sends with large bodies; runs before every middleware."""
+    if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        return error_response(plain_error(417, "the only expectation met here is 100-continue"))
+    if request.version >= HttpVersion11 and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    return None
 
 
 async def decorate(request: web.Request, response: web.StreamResponse) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from ionrouter.api import catalogue, inference, operations
-from ionrouter.api.doors import Doors, Handler, decorate
+from ionrouter.api.doors import Doors, Handler, decorate, expect
 from ionrouter.api.guard import Access
 from ionrouter.api.state import EDGE, Edge
 
@@ -43,7 +43,7 @@ def make_application(edge: Edge) -> web.Application:
     )
     app[EDGE] = edge
     for method, path, handler, _ in table:
-        app.router.add_route(method, path, handler)
+        app.router.add_route(method, path, handler, expect_handler=expect)
         if method == "GET":
             app.router.add_route("HEAD", path, handler)
     app.on_response_prepare.append(decorate)

@@ -8,11 +8,14 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from ionrouter.api.responses import error_response
 from ionrouter.schema.errors import INTERNAL_ERROR, plain_error
+
+_log = structlog.get_logger(__name__)
 
 
 class EnvelopeHandler(RequestHandler):
@@ -27,8 +30,13 @@ class EnvelopeHandler(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Log as aiohttp does, answer in the envelope, close the connection."""
-        super().handle_error(request, status, exc, message)  # logs, and raises if bytes are out already
+        """Answer in the envelope and close the connection; a client's bad HTTP is no error of ours to log."""
+        if status >= 500:
+            super().handle_error(request, status, exc, message)  # logs, and raises if bytes are out already
+        elif request.writer.output_size > 0:
+            raise ConnectionError("the response has begun, no error can follow it")
+        else:
+            _log.debug("request_malformed", status=status, error=type(exc).__name__)
         phrase = HTTPStatus(status).phrase
         body = INTERNAL_ERROR if status == 500 else plain_error(status, f"malformed HTTP request: {phrase}")
         response = error_response(body)

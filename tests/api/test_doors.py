@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 from pathlib import Path
@@ -121,6 +122,11 @@ async def test_the_frameworks_own_errors_are_envelopes(tmp_path: Path) -> None:
             assert_envelope(answer.status, answer.headers, await answer.json(), 405)
 
 
+def _post(body: bytes, headers: bytes) -> bytes:
+    head = b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return head + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -128,13 +134,24 @@ async def test_the_frameworks_own_errors_are_envelopes(tmp_path: Path) -> None:
         b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n",
         b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nBad Header: 1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",  # no Host
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
+        _post(b"hello", b"Content-Encoding: gzip\r\n"),
+        _post(b"hello", b"Content-Encoding: br\r\n"),
+        _post(gzip.compress(b'{"a":"' + b"a" * 80_000_000 + b'"}'), b"Content-Encoding: gzip\r\n"),
+        _post(b"{}", b"Expect: teapot\r\nConnection: close\r\n"),
+        _post(b"{}", b"Transfer-Encoding: chunked\r\n"),  # and a length
     ],
+    ids=lambda garbage: f"{len(garbage)}-bytes",
 )
 async def test_malformed_http_is_answered_in_the_envelope(tmp_path: Path, garbage: bytes) -> None:
     async with edge_server(tmp_path) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port)
         writer.write(garbage)
-        head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert length is not None
+        body = await reader.readexactly(int(length[1]))
         writer.close()
     assert re.match(rb"HTTP/1\.[01] 4\d\d ", head)
     assert b"Content-Type: application/json" in head
