@@ -2,8 +2,8 @@
 // caller. Knows no model, no file format beyond its block layouts, no scheduler, no torch, no Python.
 //
 // Determinism: each output element has one reduction order, whatever the number of rows in the call, the
-// thread count or the partition. On the CPU this holds bit for bit within one instruction set; the integer
-// and float matmuls are bit-identical across instruction sets as well (tests hold both).
+// thread count or the partition, and each instruction set computes it with the same operations: the bits are
+// always the scalar reference's (cpu/*_reference.cpp). Tests hold that. Only a NaN's payload may differ.
 //
 // Sizes are int64_t and row-major; strides count elements, not bytes. Pointers need no alignment except
 // packed weights and scratch (64 bytes). Arguments are trusted: whoever loads a model checks its shapes once
@@ -167,7 +167,8 @@ struct KvShape {
 
 int64_t kv_block_bytes(const KvShape& shape);  // of one layer
 
-// Whether attention can run: head_dim in 1..256, num_heads a multiple of num_kv_heads.
+// Whether attention can run: head_dim in 1..256, num_heads a multiple of num_kv_heads. A head_dim that is no
+// multiple of 16 runs on the scalar reference.
 bool is_attention_shape(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim);
 
 // One sequence's share of a step. Rows [first_row, first_row + count) of q, k and v are its positions

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/sampler.h"
+
 namespace {
 
 using namespace ion::kernels;
@@ -119,6 +121,39 @@ void gemm(DType dtype, Numerics numerics, const Layer& layer, int64_t m, ThreadP
               numerics == Numerics::fast ? "fast" : "exact", layer.name, m, operations / seconds / 1e9);
 }
 
+// One layer of SmolLM2-135M: 9 query and 3 KV heads of 64; `rows` rows that end at position `context`.
+void attend(int32_t rows, int32_t context, ThreadPool& pool) {
+  const KvShape shape{3, 64, Numerics::fast};
+  const int32_t blocks = (context + 15) / 16;
+  std::vector<std::byte> cache(static_cast<std::size_t>(blocks * kv_block_bytes(shape)));
+  std::vector<int32_t> table(static_cast<std::size_t>(blocks));
+  for (int32_t i = 0; i < blocks; ++i) table[static_cast<std::size_t>(i)] = i;
+  Buffers b(rows, 576, 576);
+  const AttentionSpan span{table.data(), 0, context - rows, rows};
+  const AttentionParams params{9, 0.125f, 0};
+  const double seconds = best_of(
+      10, [&] { attention(b.dst.data(), b.x.data(), 576, cache.data(), shape, params, {&span, 1}, pool); });
+  const double pairs = static_cast<double>(rows) * (2.0 * context - rows + 1) / 2;
+  std::printf("attention rows=%-3d context=%-5d %8.1f us a layer  %6.1f GFLOP/s\n", rows, context,
+              seconds * 1e6, pairs * 9 * 64 * 4 / seconds / 1e9);
+}
+
+void draw(const char* name, const SamplerParams& params) {
+  constexpr int64_t kVocab = 49152;
+  Buffers b(1, kVocab, 32);
+  uint32_t state = 1;
+  for (float& logit : b.dst) {  // near normal: the sum of four uniform numbers
+    logit = 0;
+    for (int i = 0; i < 4; ++i)
+      logit += static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 3e-7f;
+  }
+  std::vector<std::byte> scratch(static_cast<std::size_t>(sampler_scratch_bytes(kVocab)));
+  int64_t position = 0;
+  const double seconds =
+      best_of(50, [&] { sample(b.dst.data(), kVocab, params, {}, ++position, {}, scratch.data()); });
+  std::printf("sampler %-12s vocabulary 49152  %7.1f us a row\n", name, seconds * 1e6);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -131,6 +166,19 @@ int main(int argc, char** argv) {
   const double bandwidth = read_bandwidth(pool);
   std::printf("%d threads, %s, plain read %.2f GB/s\n", pool.num_threads(), isa_name(current_isa()).data(),
               bandwidth / 1e9);
+  for (const int32_t context : {512, 2048}) {
+    attend(1, context, pool);
+    attend(512, context, pool);
+  }
+  SamplerParams params;
+  params.temperature = 0;
+  draw("greedy", params);
+  params.temperature = 0.8f;
+  draw("temperature", params);
+  params.top_p = 0.95f;
+  draw("top-p", params);
+  params.top_k = 40;
+  draw("top-k top-p", params);
   const Layer layers[] = {{"1536x576", 1536, 576}, {"576x1536", 576, 1536}, {"4096x4096", 4096, 4096}};
   for (const DType dtype : {DType::Q4_1, DType::Q4_0, DType::Q8_0, DType::Q6_K}) {
     for (Layer layer : layers) {

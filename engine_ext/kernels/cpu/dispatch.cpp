@@ -4,6 +4,10 @@
 
 #include "table.h"
 
+#ifdef ION_X86
+#include <cpuid.h>
+#endif
+
 namespace ion::kernels {
 namespace {
 
@@ -13,6 +17,12 @@ struct Feature {
 };
 
 #ifdef ION_X86
+// By hand, since not every compiler's __builtin_cpu_supports knows the name: leaf 1, ECX bit 29.
+bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 #define ION_FEATURE(name) Feature{name, __builtin_cpu_supports(name) != 0}
 #endif
 
@@ -20,7 +30,7 @@ struct Feature {
 std::span<const Feature> features() {
 #ifdef ION_X86
   static const Feature found[] = {
-      ION_FEATURE("avx2"),     ION_FEATURE("fma"),      ION_FEATURE("f16c"),       ION_FEATURE("avx512f"),
+      ION_FEATURE("avx2"),     ION_FEATURE("fma"),      {"f16c", has_f16c()},      ION_FEATURE("avx512f"),
       ION_FEATURE("avx512bw"), ION_FEATURE("avx512vl"), ION_FEATURE("avx512vnni"),
   };
   return found;

@@ -6,7 +6,7 @@ namespace ion::kernels {
 namespace {
 
 // Below this many elements a parallel region costs more than it saves.
-constexpr int64_t kSerialElements = 32 * 1024;
+constexpr int64_t kSerialElements = 16 * 1024;
 
 template <typename Fn>
 void for_rows(int64_t rows, int64_t cols, ThreadPool& pool, Fn fn) {
