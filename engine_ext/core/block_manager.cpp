@@ -46,6 +46,7 @@ BlockManager::BlockManager(int32_t num_blocks, int32_t block_size, std::string c
 BlockId BlockManager::allocate() {
   if (free_.empty()) {
     if (lru_.empty()) throw std::logic_error("allocate: no block is available");
+    // Forgetting moves the block to free_, and with it whatever hung below it unowned.
     forget(lru_.begin()->second);
   }
   const BlockId block = free_.back();
@@ -63,6 +64,7 @@ void BlockManager::release(std::span<const BlockId> blocks) {
       free_.push_back(*it);
       continue;
     }
+    // Later in this loop is nearer the root and gets the younger stamp: a tail goes before what it stands on.
     block.released_at = ++clock_;
     lru_.emplace(block.released_at, *it);
   }
@@ -143,6 +145,8 @@ void BlockManager::seal(PrefixChain& chain, std::span<const int32_t> ids, int32_
     const uint64_t hash = hash_of(parent_hash, chain.salt, tokens);
     BlockId node = find(chain.tail_uid, hash, chain.salt, tokens);
     const BlockId own = blocks[static_cast<size_t>(chain.num_sealed)];
+    // Found: somebody sealed the same prefix first. Theirs is the node; ours stays a private copy, free once
+    // we release it, and the chain goes on below theirs.
     if (node < 0) {
       // A block has one node: one left from an earlier chain gives way.
       if (blocks_[own].uid != 0) forget(own);

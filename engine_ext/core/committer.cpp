@@ -67,6 +67,8 @@ void Committer::commit_row(const SequencePtr& sequence, const Row& row, Sampled*
 void Committer::accept(const SequencePtr& sequence, Sampled& sampled) {
   Sequence& s = *sequence;
   const bool may_end_by_id = s.num_generated() >= s.sampling.min_tokens;
+  // An id ends the text before itself, a stop string with its last token: hence the two readings of the
+  // count, min_tokens others before a stop id, min_tokens in all for a stop string.
   s.ids.push_back(sampled.id);
   ++s.num_unreported;
   ++counters_.tokens_generated;

@@ -57,6 +57,13 @@ EngineOptions effective(EngineOptions options, const Caps& caps) {
 
 }  // namespace
 
+// Two owners, no third:
+//
+//   the engine's thread   loop (and through it the runner, the scheduler, every sequence)
+//   whoever holds mutex   inbox, published, has_work, last_progress, next_id, is_closed, broken
+//
+// A sequence is built by the submitting thread, passes through the inbox, and is the loop's from then on. The
+// event queue has a mutex of its own.
 struct Engine::Impl {
   std::unique_ptr<Runner> runner;
   const EngineOptions options;
@@ -196,6 +203,7 @@ uint64_t Engine::submit(SubmitParams params) {
   std::lock_guard lock(impl_->mutex);
   if (impl_->is_closed)
     throw std::runtime_error(impl_->broken.empty() ? "the engine is closed" : impl_->broken);
+  // An idle engine is not unresponsive; its clock starts with the first work.
   if (!impl_->has_work && impl_->inbox.submissions.empty()) impl_->last_progress = Clock::now();
   impl_->inbox.submissions.push_back({std::move(sequence), priority});
   impl_->wake.notify_one();
@@ -241,6 +249,7 @@ void Engine::close() {
     impl_->inbox.is_closing = true;
     impl_->wake.notify_one();
   }
+  // Not under `mutex`: the thread needs that to see the closing.
   std::lock_guard lock(impl_->join_mutex);
   if (impl_->thread.joinable()) impl_->thread.join();
 }

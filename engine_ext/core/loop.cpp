@@ -40,6 +40,10 @@ void Loop::abort(uint64_t id) {
   live_.erase(it);
 }
 
+// Depth 1, in time; the runner always has the next step before the last one is looked at:
+//
+//   this thread   submit 1 | submit 2 | commit 1 | submit 3 | commit 2 | ...
+//   runner          step 1 ............ | step 2 ............ | step 3 ...
 void Loop::advance() {
   // After a refused step the runner knows less than the scheduler: nothing is built on top until that step's
   // sequences have ended.
@@ -91,6 +95,7 @@ void Loop::commit_oldest() {
   in_flight_.pop_front();
   ++num_steps_;
   measure(oldest.scheduled, result);
+  // Commit first: it may end sequences, whose slots and blocks this step was the last to name.
   committer_.commit(oldest.scheduled, result);
   scheduler_.complete(result.epoch);
   for (const SequencePtr& owner : oldest.scheduled.owners) {
@@ -108,6 +113,7 @@ void Loop::measure(const ScheduledStep& scheduled, const StepResult& result) {
 }
 
 void Loop::shut_down() {
+  // Ended before the steps in flight are taken in, so that what those computed is ignored.
   for (const auto& [id, sequence] : std::exchange(live_, {})) committer_.end(sequence, kAborted);
   while (!in_flight_.empty()) commit_oldest();
 }

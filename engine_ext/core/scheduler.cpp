@@ -20,6 +20,8 @@ void Scheduler::add(SequencePtr sequence, int32_t priority) {
   waiting_.insert(std::move(sequence));
 }
 
+// Decode rows first: somebody reads those streams, and each costs one token of the budget. What is left goes
+// to prompts, old ones before new ones.
 ScheduledStep Scheduler::schedule() {
   ScheduledStep out;
   budget_ = options_.token_budget;
@@ -29,6 +31,8 @@ ScheduledStep Scheduler::schedule() {
   admit(out);
   if (out.step.rows.empty()) return out;
   out.epoch = out.step.epoch = ++epoch_;
+  // Leaves wait for a step with rows. Their slots may be free by then, even taken by a join of this very
+  // step: the runner applies leaves before joins.
   out.step.delta.leaves = std::exchange(leaves_, {});
   out.rows = out.step.rows;
   for (const SequencePtr& owner : out.owners) owner->last_epoch = epoch_;
@@ -48,6 +52,8 @@ void Scheduler::add_decode_rows(ScheduledStep& out) {
   }
 }
 
+// The first in order takes all of the budget it can use. Sharing it would give every prompt its first token
+// when the last of them is done; this way the first has it early and the last no later.
 void Scheduler::add_prefill_rows(ScheduledStep& out) {
   for (const SequencePtr& sequence : running_) {
     if (budget_ == 0) return;
@@ -68,6 +74,13 @@ void Scheduler::admit(ScheduledStep& out) {
   }
 }
 
+// The table of a new member, in blocks:
+//
+//   [0 ....... num_matched)   [num_matched ....... num_needed)
+//    found in the cache,       new: written by this sequence alone
+//    shared, never written
+//
+// All blocks of the known ids are taken at once, so a half-computed prompt never waits for one.
 bool Scheduler::try_admit(const SequencePtr& sequence, ScheduledStep& out) {
   // A preempted sequence may still have a sample under way: its ids are not known yet.
   if (sequence->last_epoch > completed_) return false;
@@ -155,6 +168,8 @@ void Scheduler::append_block(Sequence& sequence, ScheduledStep& out) {
   sequence.blocks.push_back(block);
 }
 
+// The victim keeps its rank and so is in general the first to come back. A sample of it may still be under
+// way: commit appends it to ids all the same, and try_admit waits for it.
 void Scheduler::preempt(SequencePtr victim) {
   ++num_preemptions_;
   leave(*victim);
@@ -173,6 +188,11 @@ void Scheduler::remove(const SequencePtr& sequence) {
   sequence->status = Status::kFinished;
 }
 
+// Slot and blocks pass from the sequence to deferred_, and from there to free_slots_ and the block manager:
+//
+//   owner        the sequence ........ deferred_ ................ nobody
+//                              leave            complete(epoch),
+//                                               epoch >= last_epoch
 void Scheduler::leave(Sequence& sequence) {
   leaves_.push_back(sequence.slot);
   deferred_.push_back({sequence.last_epoch, sequence.slot, std::move(sequence.blocks)});
@@ -180,7 +200,7 @@ void Scheduler::leave(Sequence& sequence) {
   sequence.blocks.clear();
   sequence.chain = PrefixChain{.salt = std::move(sequence.chain.salt)};
   sequence.num_computed = sequence.num_scheduled = 0;
-  complete(completed_);
+  complete(completed_);  // nothing is in flight for it: the second passage follows at once
 }
 
 void Scheduler::complete(uint64_t epoch) {

@@ -61,6 +61,7 @@ bool StopMatcher::push(std::string_view bytes, bool may_end, std::string& out) {
     return false;
   }
   for (char c : bytes) {
+    // held_ is the state's string; one byte on it is that plus the byte, of which the new state is a suffix.
     held_.push_back(c);
     state_ = advance(state_, static_cast<uint8_t>(c));
     if (may_end && nodes_[state_].match_bytes > 0) {
