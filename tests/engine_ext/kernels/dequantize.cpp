@@ -1,6 +1,7 @@
 // For test_kernels.py: reads rows in file layout on stdin, writes float32 on stdout, once dequantised from
 // the file layout and once through packing, one after the other.
 //   dequantize TYPE_NAME N K
+// Without arguments: prints the instruction sets that the tests compare on this machine.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -12,6 +13,10 @@
 using namespace ion::kernels;
 
 int main(int argc, char** argv) {
+  if (argc == 1) {
+    for (const Isa isa : support::isas()) std::cout << isa_name(isa) << "\n";
+    return 0;
+  }
   if (argc != 4) return 2;
   const int64_t n = std::atoll(argv[2]), k = std::atoll(argv[3]);
   for (const DType dtype : support::all_dtypes()) {

@@ -64,6 +64,14 @@ def test_the_kernels_do_what_their_tests_say(build: Path, name: str) -> None:
     run(build / name, limit_s=600)
 
 
+@pytest.mark.parametrize("isa", ["avx2", "avx512vnni"])
+def test_an_instruction_set_is_among_those_compared(build: Path, isa: str) -> None:
+    compared = run(build / "dequantize", limit_s=60).decode().split()
+    assert compared[0] == "scalar"
+    if isa not in compared:
+        pytest.skip(f"this CPU has no {isa}: its kernels were built, but not compared with the scalar ones")
+
+
 def dequantized(build: Path, dtype: str, raw: bytes, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return [n, k] dequantised from the file layout, and through packing."""
     out = run(build / "dequantize", dtype, str(n), str(k), limit_s=120, input=raw)
