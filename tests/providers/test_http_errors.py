@@ -78,6 +78,19 @@ def test_a_known_code_beats_type_and_status(code: Any, failure: FailureClass, st
         assert (error.failure, error.status) == (failure, status)
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "failure"),
+    [
+        ("rate_limit_error", "context_length_exceeded", F.ENDPOINT_REQUEST),
+        ("authentication_error", "server_error", F.TRANSIENT),
+        ("overloaded_error", "invalid_api_key", F.DOMAIN),
+        ("not_found_error", 503, F.TRANSIENT),
+    ],
+)
+def test_a_known_code_beats_a_known_type(kind: str, code: Any, failure: FailureClass) -> None:
+    assert ERRORS.payload({"type": kind, "code": code, "message": "m"}).failure is failure
+
+
 def test_the_status_of_the_upstream_stays_when_the_code_says_the_same() -> None:
     assert read(503, {"error": {"code": "server_error", "message": "x"}}).status == 503
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import threading
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from ionrouter.errors import FailureClass
+from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.schema.usage import Usage
-from tests.support.endpoints import ask, collect, make_endpoint, make_request
+from tests.support.endpoints import Answer, ask, collect, make_endpoint, make_request
 from tests.support.upstream import (
     DONE,
     Cut,
@@ -19,6 +22,7 @@ from tests.support.upstream import (
     Reset,
     Upstream,
     Wait,
+    WaitFor,
     chat_stream,
     chunk,
     chunked,
@@ -106,6 +110,22 @@ async def test_whole_events_before_a_cut_arrive_and_the_half_one_does_not(
     assert answer.error is not None
     assert (answer.error.failure, answer.error.code) == (F.TRANSIENT, "cut")
     assert answer.finishes() == {}
+
+
+async def test_what_came_before_a_cut_arrives_even_when_the_reader_was_slow(provider: OpenAIProvider) -> None:
+    """G11: the cut is known to the transport before the second event is asked for."""
+    gate = threading.Event()
+    pieces = [event(HI), WaitFor(gate), event(chunk({"content": " again"})), Cut()]
+    with Upstream(chunked(pieces, end=False)) as up:
+        async with aclosing(provider.stream(ask(up))) as events:
+            seen = [await anext(events)]
+            gate.set()
+            await asyncio.to_thread(up.requests[0].finished.wait)
+            await asyncio.sleep(0.2)  # the transport takes note of the end
+            with pytest.raises(UpstreamError, match="cut"):
+                async for item in events:
+                    seen.append(item)
+    assert Answer(seen).text() == "hi again"
 
 
 async def test_a_clean_end_without_finish_reason_is_transient(provider: OpenAIProvider) -> None:

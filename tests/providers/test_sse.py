@@ -58,6 +58,10 @@ def test_at_most_one_space_after_the_colon_is_taken() -> None:
     assert decode(b"data:A\n\n", b"data:  B\n\n", b"data:[DONE]\n\n") == [b"A", b" B"]
 
 
+def test_lines_of_one_event_keep_their_other_spaces() -> None:
+    assert decode(b"data:  x \ndata: y\ndata:\tz\n\n") == [b" x \ny\n\tz"]
+
+
 def test_only_a_leading_byte_order_mark_is_taken() -> None:
     """G07."""
     bom = b"\xef\xbb\xbf"
