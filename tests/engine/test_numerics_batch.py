@@ -95,21 +95,7 @@ def test_a_neighbours_parameters_leave_a_sequence_alone(case: tuple[str, str], a
         aborted = engine.submit(noise, max_tokens=40, temperature=1.5, repetition_penalty=2.0, seed=9)
         engine.submit(noise, max_tokens=7, temperature=0.0, frequency_penalty=1.5, presence_penalty=1.0)
         engine.abort(aborted)
-    answers = {a: Answer() for a in mine}
-    left = set(mine)
-    while left:
-        for sequence, text, flags, logprobs, _, error in engine.drain():
-            if sequence not in answers:
-                continue
-            answer = answers[sequence]
-            answer.text += text
-            answer.tokens += [(token, logprob) for token, logprob, _ in logprobs]
-            answer.top += [top for _, _, top in logprobs]
-            answer.num_billed += flags >> 8
-            answer.finish, answer.error = flags & 0xFF, error
-            if answer.finish:
-                left.discard(sequence)
-    assert [answers[a] for a in mine] == alone
+    assert collect(engine, mine) == alone
     engine.close()
 
 

@@ -36,7 +36,7 @@ def make_engine(model: _ion.Model, stop_ids: Sequence[int] = (), **options: Any)
 
 
 def collect(engine: _ion.Engine, sequences: Sequence[int]) -> list[Answer]:
-    """Drain until all of these sequences ended; answers in the order given."""
+    """Drain until all of these sequences ended, dropping events of others; answers in the order given."""
     answers = {sequence: Answer() for sequence in sequences}
     left = set(sequences)
     deadline = time.monotonic() + GUARD_S
@@ -45,7 +45,7 @@ def collect(engine: _ion.Engine, sequences: Sequence[int]) -> list[Answer]:
             f"no events for {left}"
         )
         for sequence, text, flags, logprobs, _, error in engine.drain():
-            answer = answers[sequence]
+            answer = answers.get(sequence, Answer())
             answer.text += text
             answer.tokens += [(token, logprob) for token, logprob, _ in logprobs]
             answer.top += [top for _, _, top in logprobs]
