@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from tests.support.server import Server, running_server
+from tests.support.server import GUARD_S, Server, running_server
 from tests.support.sse import chunks, content, data_lines
 from tests.support.upstream import (
     Cut,
@@ -72,12 +72,18 @@ def hosted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
     with Upstream() as together, Upstream() as fireworks:
         routes = ROUTES.format(together=together.base_url, fireworks=fireworks.base_url)
         with running_server(tmp_path_factory.mktemp("hosted"), routes, env=KEYS) as server:
-            together.enqueue(together_json("warm"))
-            fireworks.default = fireworks_json("warm")
-            for _ in range(60):  # litellm's import takes a while; until then its endpoints fail to connect
-                if server.chat(model=MODEL)[0] == 200:
-                    break
+            _wait_until_together_answers(server, together, fireworks)
             yield Hosted(server, together, fireworks)
+
+
+def _wait_until_together_answers(server: Server, together: Upstream, fireworks: Upstream) -> None:
+    """litellm's import takes a while; until then its endpoints fail to connect, and breakers open."""
+    together.default, fireworks.default = together_json("warm"), fireworks_json("warm")
+    deadline = time.monotonic() + GUARD_S
+    while server.chat(model=MODEL)[1].get("provider") != "Together":
+        assert time.monotonic() < deadline, server.log
+        time.sleep(0.5)
+    together.default = fireworks.default = None
 
 
 def test_a_hosted_model_answers_the_stock_client(hosted: Hosted) -> None:

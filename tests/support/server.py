@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -147,6 +148,7 @@ def running_server(
             stdout=out,
             stderr=out,
             start_new_session=True,
+            preexec_fn=_end_with_the_tests,
         )
     try:
         server = Server(_announced(process, log_path), process, state, config, log_path)
@@ -155,6 +157,13 @@ def running_server(
         yield server
     finally:
         _end(process)
+
+
+def _end_with_the_tests() -> None:
+    """Ask the kernel to kill the server when the tests die without a chance to stop it (Linux)."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _announced(process: subprocess.Popen[bytes], log_path: Path) -> str:
