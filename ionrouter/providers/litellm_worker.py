@@ -25,10 +25,13 @@ from ionrouter.providers.litellm_stream import raw_answer, stream_payloads
 def import_litellm() -> Any:
     """Import litellm quietly: no network, no telemetry, no logs, no retries, no redirects. Takes seconds."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import fetches a price list
+    # Else it counts tokens of Llama and Cohere models with tokenizers from a hub: 24 s blocked when offline.
+    os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT", "16384")
     os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT_PER_HOST", "16384")
     import litellm
 
+    litellm.disable_hf_tokenizer_download = True
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.turn_off_message_logging = True

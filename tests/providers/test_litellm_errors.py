@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,9 @@ from ionrouter.errors import FailureClass
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.litellm_errors import TABLE, describe, read_litellm_error
 from ionrouter.redact import Redactor
+from tests.support.upstream import Upstream, error
 
+ROOT = Path(__file__).resolve().parents[2]
 ERRORS = ErrorReader("Up", Redactor())
 
 WALK = """
@@ -40,6 +44,34 @@ def test_importing_the_front_loads_no_litellm() -> None:
     heavy = "('litellm', 'openai', 'httpx', 'torch')"
     code = f"import sys, ionrouter.providers.litellm; print([m for m in {heavy} if m in sys.modules])"
     assert run(code).strip() == "[]"
+
+
+NO_HUB = """
+import asyncio, json
+from ionrouter.providers.litellm_stream import stream_payloads
+from ionrouter.providers.litellm_worker import import_litellm
+from tests.support.hosted import KEY
+from tests.support.upstream import Upstream, together_stream
+async def main():
+    litellm = import_litellm()
+    with Upstream(together_stream(["x"])) as up:
+        call = dict(kind="chat", stream=True, model="together_ai/meta-llama/Llama-3.3-70B-Instruct-Turbo",
+                    arguments={"messages": [{"role": "user", "content": "hi"}]}, extra_body={}, api_key=KEY,
+                    api_base=up.base_url, headers={}, connect_s=5.0, total_s=60.0)
+        print(json.dumps([frame["op"] async for frame in stream_payloads(litellm, call)]))
+asyncio.run(main())
+"""
+
+
+def test_no_tokenizer_is_fetched_from_a_hub_to_count_what_nobody_asked_for() -> None:
+    """litellm prices a Llama answer with a downloaded tokenizer, and blocks its process meanwhile."""
+    with Upstream(error(404)) as hub:
+        env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_TELEMETRY": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", NO_HUB], capture_output=True, text=True, check=True, env=env, cwd=ROOT
+        )
+        assert hub.requests == []
+    assert json.loads(done.stdout.splitlines()[-1]) == ["chunk", "chunk", "end"]
 
 
 class Stand(Exception):
