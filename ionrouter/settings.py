@@ -55,7 +55,9 @@ class Settings(BaseSettings):
     )
     drain_delay_s: float = Field(5.0, ge=0, description="after SIGTERM: listening on, readiness 503")
     drain_timeout_s: float = Field(30.0, ge=0, description="then: time for requests in flight")
-    stats_window_s: float = Field(1800.0, gt=0, description="window of published latency and throughput")
+    stats_window_s: float = Field(
+        1800.0, gt=0, description="window of the figures by which GET /models sorts"
+    )
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
