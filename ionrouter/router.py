@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 import structlog
 
@@ -24,7 +26,7 @@ from ionrouter.balancing.verdict import client_status, nobody_left
 from ionrouter.dispatch import Clients, dispatch
 from ionrouter.errand import Parts, Trace
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, RequestError, StreamBroken
-from ionrouter.routing.resolve import resolve, split_variant
+from ionrouter.routing.resolve import resolve, serves, split_variant
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
 from ionrouter.schema.events import Event, Finished, Observer, RequestRecord
 from ionrouter.schema.load import EngineLoad
@@ -46,6 +48,7 @@ class Router:
         *,
         engine_load: Callable[[Endpoint], EngineLoad | None] = lambda endpoint: None,
         observers: Sequence[Observer] = (),
+        books: Books | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
@@ -53,6 +56,7 @@ class Router:
         self.book, self.affinity = HealthBook(), Affinity()
         self._table, self._clients = table, clients
         self._engine_load, self._observers = engine_load, tuple(observers)
+        self._books = books
         self._parts = Parts(self.book, clock, wall, rng if rng is not None else random.Random())
 
     @property
@@ -74,7 +78,8 @@ class Router:
         """
         table = self._table
         named = [_route(table, name, request) for name in (request.model, *request.models)]
-        fallbacks = [table.models[name] for name in named[0].fallbacks if name in table.models]
+        listed = (table.models.get(name) for name in named[0].fallbacks)
+        fallbacks = [route for route in listed if route is not None and serves(route, request.kind)]
         tiers: dict[str, ModelRoute] = {}
         for route in (*named, *fallbacks):
             tiers.setdefault(route.id, route)  # each model once, at its first place
@@ -95,7 +100,8 @@ class Router:
         """Serve one request: Committed, then Chunks or one Complete, then Finished.
 
         Raises RequestError, AvailabilityError or AllAttemptsFailed before commit, StreamBroken after. One
-        RequestRecord goes to the observers before Finished is yielded, or when the request ends otherwise.
+        RequestRecord goes to the observers before Finished is yielded, or when the request ends otherwise;
+        the last event and an error wait until it is kept.
         """
         if not request.arrived_at:
             request = replace(request, arrived_at=self._parts.clock())
@@ -104,6 +110,9 @@ class Router:
             settings, plan = self._table.settings, self.select(request)
             if not plan.candidates:
                 raise nobody_left(plan, request, self._parts.clock())
+            if self._books is not None:
+                plan = self._books.admit(request, plan)
+                self._books.begin(request, started_at)
             events = dispatch(plan, request, self._clients, settings, self._parts, trace)
             async with aclosing(events) as source:  # type: ignore[type-var]
                 async for event in source:
@@ -111,9 +120,14 @@ class Router:
                         ending.status = 200
                         self._remember(request, plan, trace)
                         self._report(request, trace, started_at, ending)
+                        await self._kept(request)
+                    elif self._books is not None:
+                        self._books.hear(request.id, event)
                     yield event
         except Exception as error:
             ending.status, ending.error = _status(error), str(error)
+            self._report(request, trace, started_at, ending)
+            await self._kept(request)
             raise
         except (asyncio.CancelledError, GeneratorExit):
             if not ending.is_reported:
@@ -144,11 +158,42 @@ class Router:
         ending.is_reported = True
         record = _record(request, trace, started_at, self._parts.clock() - request.arrived_at, ending)
         _log_finished(record, trace)
-        for observer in self._observers:
+        listeners = [observer.observe for observer in self._observers]
+        if self._books is not None:
+            listeners.insert(0, partial(self._books.end, request=request))
+        for listen in listeners:
             try:
-                observer.observe(record)
+                listen(record)
             except Exception:
-                log.exception("observer_failed", observer=type(observer).__name__, request=record.id)
+                log.exception("observer_failed", observer=repr(listen), request=record.id)
+
+    async def _kept(self, request: InferenceRequest) -> None:
+        if self._books is not None:
+            await self._books.kept(request.id)
+
+
+class Books(Protocol):
+    """Who may spend how much, and what became of every request. Nothing here may fail but `admit`."""
+
+    def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
+        """Reserve what the request may cost and return what of the plan it may use; raises RequestError."""
+        ...
+
+    def begin(self, request: InferenceRequest, started_at: float) -> None:
+        """Note that it goes out."""
+        ...
+
+    def hear(self, request_id: str, event: Event) -> None:
+        """Note what is answered."""
+        ...
+
+    def end(self, record: RequestRecord, request: InferenceRequest) -> None:
+        """Note how it ended, exactly once for every request, admitted or not."""
+        ...
+
+    async def kept(self, request_id: str) -> None:
+        """Wait until that is safe, or waiting is no use."""
+        ...
 
 
 class Ending:
@@ -179,10 +224,29 @@ def _route(table: RoutingTable, name: str, request: InferenceRequest) -> ModelRo
                 "docs_url": "docs/routing.md",
             },
         )
+    if not serves(route, request.kind):
+        raise _wrong_endpoint(name, request)
     if _FREE in variants:
         free = (e for e in route.endpoints if e.price.prompt == e.price.completion == e.price.request == 0)
         return replace(route, endpoints=tuple(free))
     return route
+
+
+def _wrong_endpoint(name: str, request: InferenceRequest) -> AvailabilityError:
+    """A model for vectors asked for text, or the reverse."""
+    does = "does not make embeddings" if request.kind == "embeddings" else "only makes embeddings"
+    return AvailabilityError(
+        f"{name} {does}; {'ask /embeddings' if request.kind != 'embeddings' else 'see /embeddings/models'}",
+        status=400,
+        error_type="invalid_request",
+        param="model" if name == request.model else "models",
+        availability={
+            "code": "wrong_endpoint",
+            "retryable": False,
+            "requested_models": [request.model, *request.models],
+            "docs_url": "docs/api.md",
+        },
+    )
 
 
 def _status(error: Exception) -> int:

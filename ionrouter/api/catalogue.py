@@ -19,7 +19,7 @@ from ionrouter.stats.book import Percentiles
 async def list_models(request: web.Request) -> web.Response:
     """OpenRouter's list with OpenAI's `object` fields: both families of clients read it."""
     edge = request.app[EDGE]
-    chosen = select_models(_offered(edge), request.query)
+    chosen = select_models(offered(edge), request.query)
     speeds = _Speeds(edge)
     ordered = sort_models(
         chosen, request.query.get("sort"), latency=speeds.latency, throughput=speeds.throughput
@@ -37,7 +37,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def count_models(request: web.Request) -> web.Response:
-    return json_response({"data": {"count": len(select_models(_offered(request.app[EDGE]), request.query))}})
+    return json_response({"data": {"count": len(select_models(offered(request.app[EDGE]), request.query))}})
 
 
 async def get_model(request: web.Request) -> web.Response:
@@ -72,7 +72,7 @@ async def list_providers(request: web.Request) -> web.Response:
     return json_response({"data": [cards.provider_card(provider).model_dump() for provider in providers]})
 
 
-def _offered(edge: Edge) -> list[ModelRoute]:
+def offered(edge: Edge) -> list[ModelRoute]:
     """Models that have an endpoint which takes traffic; the others are visible to explain."""
     return [model for model in edge.router.table.models.values() if cards.enabled(model)]
 

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import HttpVersion11, hdrs, web
 
+from ionrouter.api.envelopes import refusal
 from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
 from ionrouter.api.readiness import Phase
-from ionrouter.api.responses import error_response
 from ionrouter.api.state import EDGE, GENERATION_ID, KEY, ROUTED
 from ionrouter.errors import ConfigError, IonrouterError, RequestError
 from ionrouter.schema.common import new_generation_id
@@ -32,7 +32,7 @@ ALWAYS_ALLOWED_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Api-Key, HTTP-Referer, X-Title, "
-    "X-OpenRouter-Title, X-OpenRouter-Metadata, X-Session-Id",
+    "X-OpenRouter-Title, X-OpenRouter-Metadata, X-Session-Id, Anthropic-Version, Anthropic-Beta",
     "Access-Control-Expose-Headers": "X-Generation-Id, X-Ionrouter-Route, X-Ionrouter-Dropped, Retry-After",
     "Access-Control-Max-Age": "600",
 }
@@ -129,7 +129,7 @@ class Doors:
             response = _refused(request, error_body(error))
         except Exception:
             _log.exception("request_crashed", path=request.path, generation_id=request[GENERATION_ID])
-            response = error_response(INTERNAL_ERROR)
+            response = refusal(request, INTERNAL_ERROR)
         if request.app[EDGE].readiness.phase is Phase.DRAINING and not response.prepared:
             response.force_close()  # the next request of this connection belongs to another server
         return response
@@ -182,7 +182,7 @@ def _refused(request: web.Request, body: ErrorBody) -> web.Response:
             status=body.status,
             param=body.param,
         )
-    return error_response(body)
+    return refusal(request, body)
 
 
 def _framework_error(request: web.Request, error: web.HTTPException) -> ErrorBody:
@@ -198,7 +198,7 @@ def _framework_error(request: web.Request, error: web.HTTPException) -> ErrorBod
 async def expect(request: web.Request) -> web.StreamResponse | None:
     """Answer `Expect: 100-continue`, which curl sends with large bodies; runs before every middleware."""
     if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
-        return error_response(plain_error(417, "the only expectation met here is 100-continue"))
+        return refusal(request, plain_error(417, "the only expectation met here is 100-continue"))
     if request.version >= HttpVersion11 and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     return None

@@ -23,8 +23,8 @@ def json_response(data: Any, *, status: int = 200, headers: Mapping[str, str] | 
     )
 
 
-def error_response(body: ErrorBody) -> web.Response:
-    response = json_response(body.envelope(), status=body.status, headers=body.headers)
+def error_response(body: ErrorBody, envelope: Mapping[str, Any] | None = None) -> web.Response:
+    response = json_response(envelope or body.envelope(), status=body.status, headers=body.headers)
     if body.status in ENDS_CONNECTION:
         response.force_close()  # the rest of the request body is not worth reading
     return response

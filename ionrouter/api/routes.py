@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from ionrouter.api import catalogue, inference, operations
+from ionrouter.api import catalogue, embeddings, inference, messages, operations
 from ionrouter.api.doors import Doors, Handler, decorate, expect
 from ionrouter.api.guard import Access
 from ionrouter.api.state import EDGE, Edge
@@ -15,6 +15,9 @@ PREFIXES = ("/api/v1", "/v1")
 API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("POST", "/chat/completions", inference.chat_completions, Access.INFERENCE),
     ("POST", "/completions", inference.completions, Access.INFERENCE),
+    ("POST", "/messages", messages.messages, Access.INFERENCE),
+    ("POST", "/embeddings", embeddings.embeddings, Access.INFERENCE),
+    ("GET", "/embeddings/models", embeddings.list_models, Access.CATALOGUE),
     ("GET", "/models", catalogue.list_models, Access.CATALOGUE),
     ("GET", "/models/count", catalogue.count_models, Access.CATALOGUE),
     ("GET", "/models/{model:.+}/endpoints", catalogue.model_endpoints, Access.CATALOGUE),

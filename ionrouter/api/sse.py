@@ -30,6 +30,11 @@ def event(data: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(data) + b"\n\n"
 
 
+def named_event(data: Mapping[str, Any]) -> bytes:
+    """An event whose name is its `type`, as Anthropic's clients want it."""
+    return b"event: " + str(data["type"]).encode() + b"\n" + event(data)
+
+
 class SseResponse:
     """A stream that starts with its first write, because until then its status can still change."""
 

@@ -119,7 +119,8 @@ def _distillable(s: Subject) -> str | None:
 
 
 def _context(s: Subject) -> str | None:
-    room, prompt, wanted = s.endpoint.context_length, s.request.prompt_tokens, s.request.max_tokens
+    room, wanted = s.endpoint.context_length, s.request.max_tokens
+    prompt = s.request.prompt_tokens if s.request.context_tokens is None else s.request.context_tokens
     if room is not None and prompt + (wanted or 0) > room:
         parts = f"{prompt} prompt tokens" + (f" + {wanted} max_tokens" if wanted else "")
         return f"{parts} are over the context length {room}"

@@ -48,7 +48,8 @@ def select(
     plan = _selected(routes, request, scene, rng)
     if plan.candidates or all(e.filter != "context_length" for e in plan.exclusions):
         return plan
-    shorter = replace(request, prompt_tokens=int(request.prompt_tokens * (1 - ESTIMATE_ERROR)))
+    longest = request.prompt_tokens if request.context_tokens is None else request.context_tokens
+    shorter = replace(request, context_tokens=int(longest * (1 - ESTIMATE_ERROR)))
     lenient = _selected(routes, shorter, scene, rng)
     return lenient if lenient.candidates else plan
 

@@ -20,6 +20,7 @@ from ionrouter.providers.usage_body import merge_usage, read_usage
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Usage
+from ionrouter.schema.vectors import numbers_of
 
 
 @dataclass(slots=True)
@@ -194,7 +195,7 @@ def _embeddings(data: Any, errors: ErrorReader) -> tuple[dict[str, Any], ...]:
     out = []
     for position, row in enumerate(rows):
         vector = row.get("embedding")
-        if not (isinstance(vector, str) and vector) and not _is_vector(vector):
+        if not _is_vector(vector):
             raise errors.fault("malformed", f"embedding {position} is not a list of finite numbers")
         index = _index(row.get("index"), position)
         out.append({"object": "embedding", "index": index, "embedding": vector})
@@ -203,8 +204,10 @@ def _embeddings(data: Any, errors: ErrorReader) -> tuple[dict[str, Any], ...]:
 
 def _is_vector(value: Any) -> bool:
     try:
+        if isinstance(value, str):
+            return bool(numbers_of(value))
         return isinstance(value, list) and bool(value) and all(map(math.isfinite, value))
-    except TypeError:
+    except (TypeError, ValueError):
         return False
 
 

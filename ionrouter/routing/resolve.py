@@ -8,6 +8,7 @@ from dataclasses import replace
 from ionrouter.routing.globs import best_match
 from ionrouter.routing.identity import identity_of
 from ionrouter.routing.table import Endpoint, KnownModel, ModelRoute, Pattern, RoutingTable
+from ionrouter.schema.request import Kind
 
 # Suffixes that mean something on any model. True: a rule for choosing endpoints, which no model may be named
 # after; False: at OpenRouter also the name of separate models, so a file may list such a name.
@@ -20,7 +21,7 @@ VARIANTS: Mapping[str, bool] = {
     "thinking": False,
     "extended": False,
 }
-
+EMBEDDINGS = "embeddings"  # the output modality of models that make vectors
 
 MAX_NAME = 256  # characters; as in spec.ModelName
 
@@ -43,6 +44,15 @@ def resolve(table: RoutingTable, name: str) -> ModelRoute | None:
     found = find_id(table, name) or name
     route = table.models.get(found)
     return route if route is not None else _by_pattern(table, found)
+
+
+def serves(route: ModelRoute, kind: Kind) -> bool:
+    """Ask whether a model is for this kind of request; of one that only a pattern leads to nobody knows."""
+    if not route.declares_output:
+        return True
+    if kind == "embeddings":
+        return EMBEDDINGS in route.output_modalities
+    return set(route.output_modalities) != {EMBEDDINGS}
 
 
 def split_variant(name: str, table: RoutingTable) -> tuple[str, tuple[str, ...]]:
@@ -83,6 +93,7 @@ def _by_pattern(table: RoutingTable, name: str) -> ModelRoute | None:
         endpoints=endpoints,
         context_length=first.context_length,
         input_modalities=tuple(sorted(first.input_modalities)),
+        declares_output=False,
     )
 
 

@@ -234,7 +234,9 @@ class ModelSpec(Spec):
     input_modalities: list[Text] = Field(
         default=["text"], min_length=1, description="text, image, audio, file, video."
     )
-    output_modalities: list[Text] = Field(default=["text"], min_length=1, description="text, image, audio.")
+    output_modalities: list[Text] = Field(
+        default=["text"], min_length=1, description="text, image, audio, embeddings."
+    )
     tokenizer: Text = Field(default="Other", description="The tokenizer's family, for people.")
     instruct_type: Text | None = Field(default=None, description="The chat template's family, for people.")
     hugging_face_id: Text | None = Field(default=None, description="Where its weights are published.")

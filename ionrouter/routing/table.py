@@ -135,6 +135,7 @@ class ModelRoute:
     context_length: int | None = None
     input_modalities: tuple[str, ...] = ("text",)
     output_modalities: tuple[str, ...] = ("text",)
+    declares_output: bool = True  # False: made from a pattern, nobody said what it makes
     tokenizer: str = "Other"
     instruct_type: str | None = None
     hugging_face_id: str | None = None

@@ -6,10 +6,11 @@ every chunk; `role` never null; `usage` never null; the model and provider that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ionrouter.schema.errors import ErrorBody
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Committed, Complete, Finished
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Cost, Usage
@@ -45,6 +46,19 @@ class AnswerFrame:
         if chunk.service_tier is not None:
             body["service_tier"] = chunk.service_tier
         return body
+
+    def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
+        """The events of one chunk: none for one that holds usage alone."""
+        if chunk.choices:
+            yield self.chunk(chunk)
+
+    def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """The last event, with `report` as its `ionrouter` object."""
+        yield self.usage_chunk(finished) | ({} if report is None else {"ionrouter": dict(report)})
+
+    def fail(self, error: ErrorBody) -> Iterator[dict[str, Any]]:
+        """The last event of a stream that broke."""
+        yield self.error_chunk(error.error())
 
     def usage_chunk(self, finished: Finished) -> dict[str, Any]:
         """The last chunk: no choices, full usage."""
@@ -118,14 +132,25 @@ def _usd(amount: float) -> float:
     return round(amount, 12)  # 0.000018, not 0.000017999999999999997
 
 
+def cost_fields(cost: Cost, *, ins: str = "prompt", outs: str = "completions") -> dict[str, Any]:
+    """What it cost; `ins` and `outs` are what a surface calls the two sides."""
+    return {
+        "cost": _usd(cost.total),
+        "is_byok": False,
+        "cost_details": {
+            "upstream_inference_cost": None,
+            f"upstream_inference_{ins}_cost": _usd(cost.prompt),
+            f"upstream_inference_{outs}_cost": _usd(cost.completion),
+        },
+    }
+
+
 def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
     """Usage with cost in USD; every sub-object complete, because clients require whole ones."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "cost": _usd(cost.total),
-        "is_byok": False,
         "prompt_tokens_details": {
             "cached_tokens": usage.cached_tokens,
             "cache_write_tokens": usage.cache_write_tokens,
@@ -137,9 +162,5 @@ def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
             "audio_tokens": 0,
             "image_tokens": 0,
         },
-        "cost_details": {
-            "upstream_inference_cost": None,
-            "upstream_inference_prompt_cost": _usd(cost.prompt),
-            "upstream_inference_completions_cost": _usd(cost.completion),
-        },
+        **cost_fields(cost),
     }

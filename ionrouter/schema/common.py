@@ -124,8 +124,12 @@ class TextRequest(BaseModel):
         session_id: str | None,
         key_id: str | None,
         arrived_at: float,
+        longest: int | None = None,
     ) -> InferenceRequest:
-        """Freeze: gateway-only names out of `body` (the JSON this model was made of), the rest as it came."""
+        """Freeze: gateway-only names out of `body` (the JSON this model was made of), the rest as it came.
+
+        `characters` are those of all prompts, `longest` those of the longest where there are several.
+        """
         model, *others = self._wanted_models()
         upstream = _upstream_body(
             body, exclude_reasoning=self.include_reasoning is False and not self.reasoning
@@ -143,6 +147,7 @@ class TextRequest(BaseModel):
             preferences=self._preferences(),
             overrides=self.ionrouter.overrides() if self.ionrouter else Overrides(),
             prompt_tokens=-(-characters // CHARACTERS_PER_TOKEN),
+            context_tokens=None if longest is None else -(-longest // CHARACTERS_PER_TOKEN),
             max_tokens=limit,
             service_tier=self.service_tier,
             session_id=self.session_id or session_id or self.prompt_cache_key,
@@ -150,6 +155,10 @@ class TextRequest(BaseModel):
             arrived_at=arrived_at,
             gateway_fields={k: v for k, v in body.items() if k in GATEWAY_FIELDS and v is not None},
         )
+
+    def longest(self) -> int | None:
+        """Characters of the longest prompt, where a request may hold several."""
+        return None
 
     def _wanted_models(self) -> list[str]:
         wanted = [name for name in (self.model, *(self.models or ())) if name is not None]

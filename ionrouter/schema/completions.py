@@ -34,11 +34,15 @@ class CompletionRequest(TextRequest):
         return frozenset({"text"})
 
     def num_characters(self) -> int:
-        if isinstance(self.prompt, str):
-            return len(self.prompt)
-        return sum(
-            len(item)
-            if isinstance(item, str)
-            else CHARACTERS_PER_TOKEN * (1 if isinstance(item, int) else len(item))
-            for item in self.prompt
-        )
+        return len(self.prompt) if isinstance(self.prompt, str) else sum(map(_length, self.prompt))
+
+    def longest(self) -> int | None:
+        if isinstance(self.prompt, str) or any(isinstance(item, int) for item in self.prompt):
+            return None
+        return max(map(_length, self.prompt))
+
+
+def _length(item: str | int | list[int]) -> int:
+    if isinstance(item, str):
+        return len(item)
+    return CHARACTERS_PER_TOKEN * (1 if isinstance(item, int) else len(item))

@@ -38,6 +38,28 @@ ERROR_TYPES = {
     529: "provider_overloaded",
 }
 
+# Anthropic's `error.type`, by error_type; what is about the request itself is invalid_request_error.
+MESSAGES_TYPES = {
+    "authentication": "authentication_error",
+    "permission_denied": "permission_error",
+    "payment_required": "billing_error",
+    "not_found": "not_found_error",
+    "image_not_found": "not_found_error",
+    "rate_limit_exceeded": "rate_limit_error",
+    "provider_overloaded": "overloaded_error",
+    "timeout": "timeout_error",
+    "server": "api_error",
+    "unmapped": "api_error",
+    "provider_unavailable": "api_error",
+}
+# The Responses surface's `response.error.code`, by error_type; everything else is server_error.
+RESPONSES_CODES = {
+    "rate_limit_exceeded": "rate_limit_exceeded",
+    "context_length_exceeded": "invalid_prompt",
+    "invalid_request": "invalid_prompt",
+    "content_policy_violation": "image_content_policy_violation",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
@@ -67,6 +89,32 @@ class ErrorBody:
     def envelope(self) -> dict[str, Any]:
         return {"error": self.error()}
 
+    @property
+    def error_type(self) -> str:
+        """OpenRouter's word for it."""
+        return str(self.metadata.get("error_type") or error_type(self.status))
+
+    def messages_envelope(self, request_id: str | None) -> dict[str, Any]:
+        """Anthropic's envelope; what else is known stands beside its own three keys."""
+        error: dict[str, Any] = {
+            "type": messages_type(self.status, self.error_type),
+            "message": self.message,
+            "error_type": self.error_type,
+        }
+        if self.availability:
+            error["availability"] = dict(self.availability)
+        told = {name: value for name, value in self.metadata.items() if name != "error_type"}
+        more = {"metadata": told} if told else {}
+        return {"type": "error", "error": error, "request_id": request_id, **more}
+
+    def responses_envelope(self) -> dict[str, Any]:
+        """The envelope with the error's type at its top level too."""
+        return {**self.envelope(), "error_type": self.error_type}
+
+    def responses_error(self) -> dict[str, Any]:
+        """The `error` of a response that failed after it had begun."""
+        return {"code": RESPONSES_CODES.get(self.error_type, "server_error"), "message": self.message}
+
 
 def openai_type(status: int) -> str:
     return OPENAI_TYPES.get(status) or ("invalid_request_error" if status < 500 else "server_error")
@@ -74,6 +122,10 @@ def openai_type(status: int) -> str:
 
 def error_type(status: int) -> str:
     return ERROR_TYPES.get(status) or ("invalid_request" if status < 500 else "server")
+
+
+def messages_type(status: int, error_type: str) -> str:
+    return MESSAGES_TYPES.get(error_type) or ("invalid_request_error" if status < 500 else "api_error")
 
 
 def plain_error(status: int, message: str, *, headers: Mapping[str, str] | None = None) -> ErrorBody:

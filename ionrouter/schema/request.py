@@ -48,6 +48,16 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
+class Client:
+    """Who says it is calling: for records and reports, never for routing or caching."""
+
+    user_agent: str | None = None
+    referer: str | None = None  # HTTP-Referer: the app's address
+    title: str | None = None  # X-OpenRouter-Title, X-Title: the app's name
+    user: str | None = None  # the body's `user`: the app's own end user
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """What resolve, select and dispatch read.
 
@@ -68,6 +78,7 @@ class InferenceRequest:
     preferences: ProviderPreferences = field(default_factory=ProviderPreferences)
     overrides: Overrides = field(default_factory=Overrides)
     prompt_tokens: int = 0
+    context_tokens: int | None = None  # of the longest prompt, where a request holds several; None: all of it
     max_tokens: int | None = None
     service_tier: str | None = None
     session_id: str | None = None
@@ -76,3 +87,4 @@ class InferenceRequest:
     gateway_fields: Mapping[str, Any] = field(
         default_factory=dict
     )  # raw values of the names taken out of `body`
+    client: Client = field(default_factory=Client)

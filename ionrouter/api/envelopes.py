@@ -1,0 +1,36 @@
+"""Which envelope an error leaves in: each surface has its own for every error on its paths, 404s included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from ionrouter.api.responses import error_response
+from ionrouter.api.state import GENERATION_ID
+from ionrouter.schema.errors import ErrorBody
+
+Envelope = Callable[[ErrorBody, str | None], dict[str, Any]]
+_PREFIXES = ("/api/v1", "/v1")
+# First part of the path -> its envelope; OpenRouter's everywhere else.
+_ENVELOPES: dict[str, Envelope] = {
+    "messages": lambda body, generation_id: body.messages_envelope(generation_id),
+    "responses": lambda body, _generation_id: body.responses_envelope(),
+}
+
+
+def refusal(request: web.Request, body: ErrorBody) -> web.Response:
+    """Answer an error in the envelope of the path it was asked on."""
+    write = _ENVELOPES.get(_surface(request.path))
+    if write is None:
+        return error_response(body)
+    return error_response(body, write(body, request.get(GENERATION_ID)))
+
+
+def _surface(path: str) -> str:
+    """Name a path's first part below a prefix: /api/v1/messages/count_tokens -> "messages"."""
+    for prefix in _PREFIXES:
+        if path.startswith(prefix + "/"):
+            return path.removeprefix(prefix + "/").partition("/")[0]
+    return ""

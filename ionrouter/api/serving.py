@@ -1,0 +1,193 @@
+"""Serves one request over the router's events, streamed or whole. Knows no surface's shapes or words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from aiohttp import web
+
+from ionrouter.api.errors import error_body
+from ionrouter.api.pump import EventPump
+from ionrouter.api.responses import header_text, json_response, plain
+from ionrouter.api.sse import ClientGone, SseResponse
+from ionrouter.api.state import EDGE, ROUTED, Edge
+from ionrouter.errors import IonrouterError
+from ionrouter.schema.assemble import as_chunk
+from ionrouter.schema.errors import ErrorBody
+from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished
+from ionrouter.schema.request import InferenceRequest
+
+_log = structlog.get_logger(__name__)
+
+Piece = Mapping[str, Any]
+
+
+class Answer(Protocol):
+    """One answer in the words of its surface."""
+
+    def commit(self, committed: Committed) -> None:
+        """Note who serves."""
+        ...
+
+    def pieces(self, chunk: Chunk) -> Iterable[Piece]:
+        """The stream's events for a chunk."""
+        ...
+
+    def finish(self, finished: Finished, report: Piece | None = None) -> Iterable[Piece]:
+        """The stream's last events; `report` is the `ionrouter` object, if it must be told here."""
+        ...
+
+    def fail(self, error: ErrorBody) -> Iterable[Piece]:
+        """The last events of a stream that broke."""
+        ...
+
+    def whole(self, complete: Complete, finished: Finished) -> dict[str, Any]:
+        """The body of a whole answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """How a surface puts events on the wire."""
+
+    encode: Callable[[Piece], bytes]
+    heartbeat: bytes
+    end: bytes = b""  # after a good stream's last event
+    end_of_failure: bytes = b""
+
+
+@dataclass(slots=True)
+class Ask:
+    """One request being served: what is wanted, its answer, and what to tell of its route."""
+
+    wanted: InferenceRequest
+    answer: Answer
+    ignored: tuple[str, ...] = ()  # fields that are accepted without effect
+    explanation: Any = None  # asked for with `ionrouter: {explain: true}`
+    committed: Committed | None = None
+
+    def commit(self, committed: Committed) -> dict[str, str]:
+        """Note who serves; returns the headers that say so, and what was left out, without being asked."""
+        self.committed = committed
+        self.answer.commit(committed)
+        headers = {"X-Ionrouter-Route": header_text(f"{committed.endpoint_id}; {committed.reason}")}
+        if dropped := self.dropped:
+            headers["X-Ionrouter-Dropped"] = header_text(", ".join(dropped))
+        return headers
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return (*(self.committed.dropped if self.committed else ()), *self.ignored)
+
+    def report(self) -> dict[str, Any]:
+        """The `ionrouter` object of an answer."""
+        assert self.committed is not None  # nothing finishes before it commits
+        report: dict[str, Any] = {
+            "endpoint": self.committed.endpoint_id,
+            "reason": self.committed.reason,
+            "attempt": self.committed.attempt,
+            "dropped": list(self.dropped),
+        }
+        return report if self.explanation is None else {**report, "explanation": self.explanation}
+
+
+async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamResponse:
+    """Route a request and answer it in its surface's words."""
+    edge = request.app[EDGE]
+    if ask.wanted.overrides.explain:
+        ask.explanation = plain(edge.router.explain(ask.wanted))  # before it is served, as select will see it
+    request[ROUTED] = True
+    async with EventPump(edge.router.stream(ask.wanted)) as pump:
+        with edge.in_flight.track(pump), edge.metrics.in_flight.track_inprogress():
+            if ask.wanted.stream:
+                return await _Stream(request, edge, pump, ask, surface).serve()
+            return await _whole(pump, ask)
+
+
+async def _whole(pump: EventPump, ask: Ask) -> web.Response:
+    """Wait for the end, then answer; a failure half way still has a real status."""
+    complete: Complete | None = None
+    finished: Finished | None = None
+    headers: dict[str, str] = {}
+    while (batch := await pump.take()) is not None:
+        for item in batch:
+            match item:
+                case Committed():
+                    headers = ask.commit(item)
+                case Complete():
+                    complete = item
+                case Finished():
+                    finished = item
+    if complete is None or finished is None:
+        raise RuntimeError("the router's events ended without Complete and Finished")
+    body = ask.answer.whole(complete, finished)
+    if ask.explanation is not None:
+        body["ionrouter"] = ask.report()
+    return json_response(body, headers=headers)
+
+
+class _Stream:
+    """One streamed answer: silent until there is something to say, then events, then the end or one error."""
+
+    def __init__(self, request: web.Request, edge: Edge, pump: EventPump, ask: Ask, surface: Surface) -> None:
+        self._sse = SseResponse(request)
+        self._pump = pump
+        self._ask = ask
+        self._surface = surface
+        self._first_heartbeat_s = edge.router.table.settings.heartbeat_after_s
+        self._heartbeat_every_s = edge.settings.heartbeat_interval_s
+        self._reports_route = ask.explanation is not None
+
+    async def serve(self) -> web.StreamResponse:
+        try:
+            await self._relay()
+        except ClientGone as gone:
+            _log.debug("client_left", generation_id=self._ask.wanted.id, reason=str(gone))
+        except Exception as error:
+            if not self._sse.has_started:
+                raise
+            await self._fail(error)
+        return self._sse.response
+
+    async def _relay(self) -> None:
+        while (batch := await self._pump.take(self._patience_s())) is not None:
+            if not batch:
+                self._sse.set_headers({"X-Ionrouter-Route": "pending"})
+                await self._sse.write([self._surface.heartbeat])
+            elif parts := [part for item in batch if (part := self._encode(item))]:
+                await self._sse.write(parts)
+        await self._sse.end()
+
+    def _patience_s(self) -> float:
+        return self._heartbeat_every_s if self._sse.has_started else self._first_heartbeat_s
+
+    def _encode(self, item: Event) -> bytes:
+        match item:
+            case Committed():
+                self._reports_route |= self._sse.has_started  # the headers left before the route was known
+                self._sse.set_headers(self._ask.commit(item))
+                return b""
+            case Chunk():
+                return self._encoded(self._ask.answer.pieces(item))
+            case Complete():
+                return self._encoded(self._ask.answer.pieces(as_chunk(item)))
+            case Finished():
+                report = self._ask.report() if self._reports_route else None
+                return self._encoded(self._ask.answer.finish(item, report)) + self._surface.end
+
+    def _encoded(self, pieces: Iterable[Piece]) -> bytes:
+        return b"".join(map(self._surface.encode, pieces))
+
+    async def _fail(self, error: Exception) -> None:
+        """End a stream that has begun: one error in the surface's words."""
+        if not isinstance(error, IonrouterError):
+            _log.exception("stream_crashed", generation_id=self._ask.wanted.id)
+        try:
+            told = self._encoded(self._ask.answer.fail(error_body(error)))
+            await self._sse.write([told, self._surface.end_of_failure])
+            await self._sse.end()
+        except ClientGone as gone:
+            _log.debug("client_left", generation_id=self._ask.wanted.id, reason=str(gone))

@@ -1,0 +1,103 @@
+"""A chat conversation in the making, for surfaces that write theirs as blocks or items. Knows no surface.
+
+Chat wants one assistant message for everything said and called in a turn, a tool message for each result
+right after it, and media in user messages only: many servers refuse images in a tool's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Part = dict[str, Any]
+SEE_BELOW = "The result is attached to the next message."
+
+
+def text_part(text: str, **extra: Any) -> Part:
+    return {"type": "text", "text": text, **extra}
+
+
+class Conversation:
+    """Collects turns in order; `messages` is the result."""
+
+    def __init__(self) -> None:
+        self._messages: list[dict[str, Any]] = []
+        self._answer: list[Part] = []  # of the assistant message that is open
+        self._reasoning: list[Part] = []
+        self._calls: list[Part] = []
+        self._media: list[Part] = []  # of tool results, kept for the next user message
+
+    def say(self, role: str, parts: Sequence[Part]) -> None:
+        """Add a system, developer or user message."""
+        self._close()
+        media, self._media = self._media, []
+        if role != "user" and media:
+            self._messages.append({"role": "user", "content": media})
+            media = []
+        self._messages.append({"role": role, "content": _content([*media, *parts])})
+
+    def answer(self, parts: Iterable[Part]) -> None:
+        """Add to what the assistant said."""
+        self._flush_media()
+        self._answer.extend(parts)
+
+    def think(self, detail: Part) -> None:
+        """Add one of the assistant's reasoning details."""
+        self._flush_media()
+        self._reasoning.append({**detail, "index": len(self._reasoning)})
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        """Add a tool call of the assistant's."""
+        self._flush_media()
+        function = {"name": name, "arguments": arguments}
+        self._calls.append({"id": call_id, "type": "function", "function": function})
+
+    def result(self, call_id: str, parts: Sequence[Part], *, is_error: bool = False) -> None:
+        """Add a tool's result."""
+        self._close()
+        texts = [part for part in parts if part["type"] == "text"]
+        media = [part for part in parts if part["type"] != "text"]
+        if is_error:
+            texts = [text_part("Error: " if texts else "Error"), *texts]
+        if media and not texts:
+            texts = [text_part(SEE_BELOW)]
+        self._media.extend(media)
+        is_plain = all(part.keys() == {"type", "text"} for part in texts)
+        content: Any = "".join(part["text"] for part in texts) if is_plain else texts
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Finish."""
+        self._close()
+        self._flush_media()
+        return self._messages
+
+    def _flush_media(self) -> None:
+        if self._media:
+            self._messages.append({"role": "user", "content": self._media})
+            self._media = []
+
+    def _close(self) -> None:
+        """Write the open assistant message."""
+        if not (self._answer or self._reasoning or self._calls):
+            return
+        message: dict[str, Any] = {"role": "assistant", "content": None}
+        if self._answer:
+            message["content"] = _content(self._answer)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        if self._reasoning:
+            if text := "".join(
+                detail.get("text") or detail.get("summary") or "" for detail in self._reasoning
+            ):
+                message["reasoning"] = text
+            message["reasoning_details"] = self._reasoning
+        self._messages.append(message)
+        self._answer, self._calls, self._reasoning = [], [], []
+
+
+def _content(parts: Sequence[Part]) -> Any:
+    """Write a single plain text as a string: every server takes that."""
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        return parts[0]["text"]
+    return list(parts)

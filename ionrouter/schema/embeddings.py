@@ -1,0 +1,133 @@
+"""POST /embeddings as it arrives and as it is answered. Asks upstreams for plain numbers, whatever the client
+wants, and writes what the client wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+
+from ionrouter.errors import AllAttemptsFailed
+from ionrouter.schema.answers import cost_fields
+from ionrouter.schema.chat import PARTS, Part
+from ionrouter.schema.common import CHARACTERS_PER_TOKEN, PositiveInt, TextRequest
+from ionrouter.schema.errors import ErrorBody
+from ionrouter.schema.events import Chunk, Committed, Complete, Finished
+from ionrouter.schema.vectors import base64_of, num_dimensions, numbers_of
+
+MAX_INPUTS = 2048
+
+Encoding = Literal["float", "base64"]
+NotEmpty = Annotated[StrictStr, Field(min_length=1)]
+TokenIds = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
+
+
+class MixedInput(BaseModel):
+    """One input of several parts: text, images, sound."""
+
+    model_config = ConfigDict(extra="forbid")
+    content: Annotated[list[Part], Field(min_length=1)]
+
+
+Several = Annotated[
+    list[NotEmpty] | list[TokenIds] | list[MixedInput], Field(min_length=1, max_length=MAX_INPUTS)
+]
+
+
+class EmbeddingsRequest(TextRequest):
+    """OpenAI's embeddings request with OpenRouter's routing fields."""
+
+    input: NotEmpty | TokenIds | Several
+    dimensions: PositiveInt | None = None
+    encoding_format: Encoding | None = None
+    input_type: StrictStr | None = None
+
+    @model_validator(mode="after")
+    def _does_not_stream(self) -> EmbeddingsRequest:
+        if self.stream:
+            raise ValueError("embeddings are not streamed; leave stream out")
+        return self
+
+    def inputs(self) -> Sequence[str | list[int] | MixedInput]:
+        """The inputs, one for each vector of the answer."""
+        if isinstance(self.input, str):
+            return [self.input]
+        if isinstance(self.input[0], int):
+            return [[token for token in self.input if isinstance(token, int)]]
+        return [item for item in self.input if not isinstance(item, int)]
+
+    def input_modalities(self) -> frozenset[str]:
+        parts = [part for item in self.inputs() if isinstance(item, MixedInput) for part in item.content]
+        return frozenset(PARTS[part.type][2] for part in parts) or frozenset({"text"})
+
+    def num_characters(self) -> int:
+        return sum(map(_length, self.inputs()))
+
+    def longest(self) -> int | None:
+        """Each input must fit the model, not all together."""
+        return max(map(_length, self.inputs()))
+
+
+def _length(item: str | list[int] | MixedInput) -> int:
+    if isinstance(item, str):
+        return len(item)
+    if isinstance(item, list):
+        return CHARACTERS_PER_TOKEN * len(item)
+    return sum(len((part.model_extra or {})["text"]) for part in item.content if part.type == "text")
+
+
+@dataclass(slots=True)
+class EmbeddingsAnswer:
+    """The one answer to a request for vectors."""
+
+    id: str
+    model: str  # until commit the requested one
+    encoding: Encoding
+    num_inputs: int
+    dimensions: int | None = None
+    provider: str = ""
+
+    def commit(self, committed: Committed) -> None:
+        """Note who serves."""
+        self.model, self.provider = committed.model_id, committed.provider_name
+
+    def whole(self, complete: Complete, finished: Finished) -> dict[str, Any]:
+        """Write the answer; raises AllAttemptsFailed 502 when it is not what was asked for."""
+        self._check(complete)
+        write = base64_of if self.encoding == "base64" else numbers_of
+        usage = finished.usage
+        return {
+            "object": "list",
+            "id": self.id,
+            "model": self.model,
+            "provider": self.provider,
+            "data": [{**row, "embedding": write(row["embedding"])} for row in complete.data],
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "total_tokens": usage.total_tokens,
+                **cost_fields(finished.cost),
+            },
+        }
+
+    def _check(self, complete: Complete) -> None:
+        if len(complete.data) != self.num_inputs:
+            raise self._wrong(f"{len(complete.data)} vectors for {self.num_inputs} inputs")
+        sizes = {num_dimensions(row["embedding"]) for row in complete.data}
+        if self.dimensions is not None and sizes != {self.dimensions}:
+            found = " and ".join(map(str, sorted(sizes)))
+            raise self._wrong(f"vectors of {found} dimensions where {self.dimensions} were asked for")
+
+    def _wrong(self, what: str) -> AllAttemptsFailed:
+        return AllAttemptsFailed(f"{self.provider} answered with {what}", 502, [])
+
+    def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
+        raise AssertionError("embeddings are not streamed")
+
+    def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        raise AssertionError("embeddings are not streamed")
+
+    def fail(self, error: ErrorBody) -> Iterator[dict[str, Any]]:
+        raise AssertionError("embeddings are not streamed")

@@ -1,0 +1,219 @@
+"""Answers in Anthropic's shape: events one after another, and whole messages joined from the same events.
+
+One machine writes both, so that a stream and its whole twin cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ionrouter.schema import json
+from ionrouter.schema.answers import cost_fields
+from ionrouter.schema.assemble import as_chunk
+from ionrouter.schema.errors import ErrorBody
+from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Complete, Finished
+from ionrouter.schema.tool_stream import ToolStream
+from ionrouter.schema.usage import Cost, Usage
+
+SseEvent = dict[str, Any]
+
+# Our five finish reasons -> Anthropic's stop reasons.
+STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+# Anthropic's own words that say more than ours.
+_NATIVE = frozenset({"stop_sequence", "pause_turn", "model_context_window_exceeded", "refusal"})
+_TIERS = {None: "standard", "default": "standard", "auto": "standard"}
+
+
+@dataclass(slots=True)
+class MessagesAnswer:
+    """One answer being written. `stop_sequences` are the caller's."""
+
+    id: str
+    model: str  # until commit the requested one
+    stop_sequences: tuple[str, ...] = ()
+    hides_reasoning: bool = False
+    provider: str = ""
+    _has_begun: bool = False
+    _index: int = -1  # of the block opened last
+    _open: str | None = None  # its type
+    _tools: ToolStream = field(default_factory=ToolStream)
+    _finish: ChoiceDelta | None = None
+    _tier: str | None = None
+
+    def commit(self, committed: Committed) -> None:
+        """Note who serves."""
+        self.model, self.provider = committed.model_id, committed.provider_name
+
+    def pieces(self, chunk: Chunk) -> Iterator[SseEvent]:
+        """Write one chunk."""
+        self._tier = chunk.service_tier or self._tier
+        for choice in chunk.choices:
+            if choice.index == 0:
+                yield from self._begin()
+                yield from self._delta(choice.delta)
+                self._finish = choice if choice.finish_reason else self._finish
+
+    def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[SseEvent]:
+        """Write the end: open blocks closed, the stop reason, usage."""
+        yield from self._begin()
+        yield from self._calls(is_over=True)
+        yield from self._close()
+        delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
+        usage = messages_usage(finished.usage, finished.cost, self._tier)
+        told = {} if report is None else {"ionrouter": dict(report)}
+        nothing = {"container": None, "stop_details": None}
+        yield {"type": "message_delta", "delta": {**delta, **nothing}, "usage": usage, **told}
+        yield {"type": "message_stop"}
+
+    def fail(self, error: ErrorBody) -> Iterator[SseEvent]:
+        """Write the end of a stream that broke."""
+        yield error.messages_envelope(self.id)
+
+    def whole(self, complete: Complete, finished: Finished) -> dict[str, Any]:
+        """Write a whole message."""
+        events: list[SseEvent] = [*self.pieces(as_chunk(complete)), *self.finish(finished)]
+        message = events[0]["message"]
+        message["content"] = joined_blocks(events)
+        ending = next(event for event in events if event["type"] == "message_delta")
+        return {**message, **ending["delta"], "usage": ending["usage"]}
+
+    def _begin(self) -> Iterator[SseEvent]:
+        if self._has_begun:
+            return
+        self._has_begun = True
+        message: dict[str, Any] = {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "provider": self.provider,
+            "container": None,
+            "content": [],
+            "stop_reason": None,
+            "stop_details": None,
+            "stop_sequence": None,
+            "usage": messages_usage(Usage(), None, self._tier),  # how much it takes is known at the end
+        }
+        yield {"type": "message_start", "message": message}
+
+    def _delta(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
+        yield from self._thoughts(delta)
+        for key in ("content", "refusal"):
+            if text := delta.get(key):
+                yield from self._calls(is_over=True)
+                yield from self._continue("text", {"text": "", "citations": None})
+                yield self._piece("text_delta", text=text)
+        if calls := delta.get("tool_calls"):
+            self._tools.add(calls)
+            yield from self._calls()
+
+    def _thoughts(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
+        if self.hides_reasoning:
+            return
+        details = [d for d in delta.get("reasoning_details") or () if isinstance(d, dict)]
+        if not any(detail.get("text") or detail.get("summary") for detail in details):
+            details = [{"text": delta["reasoning"]}, *details] if delta.get("reasoning") else details
+        for detail in details:
+            if text := detail.get("text") or detail.get("summary"):
+                yield from self._continue("thinking", {"thinking": "", "signature": ""})
+                yield self._piece("thinking_delta", thinking=text)
+            if signature := detail.get("signature"):
+                yield from self._continue("thinking", {"thinking": "", "signature": ""})
+                yield self._piece("signature_delta", signature=signature)
+                yield from self._close()  # it signs what came before; the next thought is another block
+            if detail.get("type") == "reasoning.encrypted":
+                yield from self._start("redacted_thinking", {"data": detail.get("data") or ""})
+                yield from self._close()
+
+    def _calls(self, *, is_over: bool = False) -> Iterator[SseEvent]:
+        """Write what of the tool calls can be written in order, a block at a time."""
+        for step in self._tools.take(is_over=is_over):
+            if step.opens:
+                tool = {"id": step.id, "name": step.name, "input": {}, "caller": {"type": "direct"}}
+                yield from self._start("tool_use", tool)
+            if step.arguments:
+                yield self._piece("input_json_delta", partial_json=step.arguments)
+
+    def _continue(self, kind: str, empty: dict[str, Any]) -> Iterator[SseEvent]:
+        if self._open != kind:
+            yield from self._start(kind, empty)
+
+    def _start(self, kind: str, block: dict[str, Any]) -> Iterator[SseEvent]:
+        yield from self._close()
+        self._index, self._open = self._index + 1, kind
+        yield {"type": "content_block_start", "index": self._index, "content_block": {"type": kind, **block}}
+
+    def _piece(self, kind: str, **delta: Any) -> SseEvent:
+        return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, **delta}}
+
+    def _close(self) -> Iterator[SseEvent]:
+        if self._open is not None:
+            self._open = None
+            yield {"type": "content_block_stop", "index": self._index}
+
+    def _stop_reason(self) -> str:
+        finish = self._finish
+        if finish is None:
+            return "tool_use" if self._tools.has_calls else "end_turn"
+        if finish.native_finish_reason in _NATIVE:
+            return finish.native_finish_reason or ""
+        return STOP_REASONS.get(finish.finish_reason or "stop", "end_turn")
+
+    def _stop_sequence(self) -> str | None:
+        """Which one it was is said only where there was one: upstreams do not tell."""
+        known = self._stop_reason() == "stop_sequence" and len(self.stop_sequences) == 1
+        return self.stop_sequences[0] if known else None
+
+
+def joined_blocks(events: list[SseEvent]) -> list[dict[str, Any]]:
+    """Put content blocks together from a stream's events."""
+    blocks: list[dict[str, Any]] = []
+    inputs: dict[int, str] = {}
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            index, delta = event["index"], event["delta"]
+            for key in ("text", "thinking", "signature"):
+                if key in delta:
+                    blocks[index][key] += delta[key]
+            inputs[index] = inputs.get(index, "") + delta.get("partial_json", "")
+    for index, block in enumerate(blocks):
+        if block["type"] == "tool_use":
+            block["input"] = _object(inputs.get(index, ""))
+    return blocks
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """Parse a call's arguments; what is no object (cut by length, say) is shown as it came."""
+    if not arguments.strip():
+        return {}
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"_raw": arguments}
+
+
+def messages_usage(usage: Usage, cost: Cost | None, tier: str | None) -> dict[str, Any]:
+    """Usage as Anthropic counts: input without what was read from or written to a cache."""
+    cached, written = usage.cached_tokens, usage.cache_write_tokens
+    return {
+        "input_tokens": max(usage.prompt_tokens - cached - written, 0),
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": cached,
+        "cache_creation": None,
+        "inference_geo": None,
+        "server_tool_use": None,
+        "service_tier": _TIERS.get(tier, tier),
+        **(cost_fields(cost) if cost is not None else {}),
+    }
