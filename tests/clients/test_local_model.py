@@ -67,9 +67,12 @@ async def test_32_streams_at_once_are_interleaved_and_each_as_if_alone(client: A
     together = await asyncio.gather(*(_streamed(client, PROMPTS[i % 8]) for i in range(32)))
     assert [text for text, _ in together] == [alone[PROMPTS[i % 8]] for i in range(32)]
     assert len(set(alone.values())) > 1
-    last_first = max(times[0] for _, times in together)
-    first_last = min(times[-1] for _, times in together)
-    assert last_first < first_last, "the streams ran one after the other"
+    assert _most_at_once([(times[0], times[-1]) for _, times in together]) >= 8
+
+
+def _most_at_once(spans: list[tuple[float, float]]) -> int:
+    """How many streams were under way at the same moment, at the fullest."""
+    return max(sum(start <= moment < end for start, end in spans) for moment, _ in spans)
 
 
 def _engine(local: Server, gauge: str) -> float:

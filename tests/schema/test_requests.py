@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ionrouter.errors import RequestError
@@ -131,6 +131,7 @@ _json = st.recursive(
 _fields = st.sampled_from(sorted((GATEWAY_FIELDS | MODEL_PARAMETERS | {"messages"}) - {"stream"}))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault
 @given(st.dictionaries(_fields, _json, max_size=4))
 def test_no_body_is_more_than_a_request_error(body: dict[str, Any]) -> None:
     """Whatever a client sends is a frozen request or a 400 with a message, never another exception."""
