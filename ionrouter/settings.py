@@ -48,7 +48,9 @@ class Settings(BaseSettings):
         description="weights and other re-fetchables",
     )
     log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level that is logged"
+    )
     max_body_bytes: int = Field(64 * MIB, ge=1024, description="largest request body")
     heartbeat_interval_s: float = Field(
         10.0, gt=0, description="silence on a stream before a comment is sent"
