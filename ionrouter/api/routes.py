@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from ionrouter.api import catalogue, embeddings, inference, messages, operations
+from ionrouter.api import catalogue, embeddings, inference, messages, operations, responses_api
 from ionrouter.api.doors import Doors, Handler, decorate, expect
 from ionrouter.api.guard import Access
 from ionrouter.api.state import EDGE, Edge
@@ -16,6 +16,7 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("POST", "/chat/completions", inference.chat_completions, Access.INFERENCE),
     ("POST", "/completions", inference.completions, Access.INFERENCE),
     ("POST", "/messages", messages.messages, Access.INFERENCE),
+    ("POST", "/responses", responses_api.responses, Access.INFERENCE),
     ("POST", "/embeddings", embeddings.embeddings, Access.INFERENCE),
     ("GET", "/embeddings/models", embeddings.list_models, Access.CATALOGUE),
     ("GET", "/models", catalogue.list_models, Access.CATALOGUE),

@@ -1,0 +1,27 @@
+"""POST responses, in OpenAI's shape: items become a chat request, the answer a response and its events."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from ionrouter.api.inference import freeze, read_body
+from ionrouter.api.serving import Ask, Surface, serve
+from ionrouter.api.sse import COMMENT, DONE, event
+from ionrouter.schema.responses_answer import ResponsesAnswer
+from ionrouter.schema.responses_request import ResponsesRequest
+from ionrouter.schema.validation import validated
+
+SURFACE = Surface(encode=event, heartbeat=COMMENT, end=DONE, end_of_failure=DONE)
+
+
+async def responses(request: web.Request) -> web.StreamResponse:
+    arrived_at = time.monotonic()
+    body = await read_body(request)
+    parsed = validated(ResponsesRequest, body)
+    chat, wanted = freeze(request, parsed.to_chat(body), "chat", arrived_at)
+    answer = ResponsesAnswer(
+        wanted.id, int(time.time()), wanted.model, parsed.echo(body), hides_reasoning=chat.hides_reasoning
+    )
+    return await serve(request, Ask(wanted, answer, (*chat.ignored, *parsed.ignored)), SURFACE)

@@ -1,0 +1,180 @@
+"""The output items of one response as they grow, with the events that tell of it. Knows no envelope.
+
+An item: reasoning, message (parts output_text and refusal) or function_call. One is open at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ionrouter.schema.tool_stream import Step, ToolStream
+
+SseEvent = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _PartWords:
+    """What a part's type, its text's key and its events are called."""
+
+    part: str
+    key: str
+    event: str
+    is_announced: bool = True  # content_part.added and .done around it
+
+
+_TEXT = _PartWords("output_text", "text", "output_text")
+_REFUSAL = _PartWords("refusal", "refusal", "refusal")
+_THOUGHT = _PartWords("reasoning_text", "text", "reasoning_text")
+
+
+@dataclass(slots=True)
+class Output:
+    """Items so far; `add` and `close` give events without sequence numbers."""
+
+    seed: str  # ids of items are made of it, and are the same in both modes
+    hides_reasoning: bool = False
+    _items: list[dict[str, Any]] = field(default_factory=list)
+    _is_open: bool = False  # the last item
+    _words: _PartWords | None = None  # of the part that is open in it
+    _tools: ToolStream = field(default_factory=ToolStream)
+
+    def items(self) -> list[dict[str, Any]]:
+        """A copy, as deep as anything that still grows."""
+        return [
+            {**item, "content": [dict(part) for part in item["content"]]} if "content" in item else dict(item)
+            for item in self._items
+        ]
+
+    def text(self) -> str:
+        """What the assistant said, all messages joined."""
+        parts = [part for item in self._items if item["type"] == "message" for part in item["content"]]
+        return "".join(part.get("text", "") for part in parts)
+
+    def add(self, delta: Mapping[str, Any], logprobs: Mapping[str, Any] | None) -> Iterator[SseEvent]:
+        """Take in one delta."""
+        if not self.hides_reasoning:
+            yield from self._think(delta)
+        told = list((logprobs or {}).get("content") or ())
+        if (text := delta.get("content")) or told:
+            yield from self._say(_TEXT, text or "", told)  # half a character has no text yet, but a logprob
+        if refusal := delta.get("refusal"):
+            yield from self._say(_REFUSAL, refusal, [])
+        if calls := delta.get("tool_calls"):
+            self._tools.add(calls)
+            yield from self._call(is_over=False)
+
+    def close(self, status: str) -> Iterator[SseEvent]:
+        """End the item that is open, with the answer's status."""
+        yield from self._call(is_over=True, status=status)
+        yield from self._close_item(status)
+
+    def _think(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
+        details = [d for d in delta.get("reasoning_details") or () if isinstance(d, dict)]
+        if not any(detail.get("text") or detail.get("summary") for detail in details):
+            details = [{"text": delta["reasoning"]}, *details] if delta.get("reasoning") else details
+        for detail in details:
+            if not any(detail.get(key) for key in ("text", "summary", "signature", "data")):
+                continue
+            yield from self._item("reasoning", _new_reasoning)
+            item = self._items[-1]
+            if text := detail.get("text") or detail.get("summary"):
+                yield from self._grow(_THOUGHT, text, [])
+            if detail.get("signature") or detail.get("data"):
+                item["signature"] = detail.get("signature") or item.get("signature")
+                item["encrypted_content"] = detail.get("data") or item["encrypted_content"]
+                item["format"] = detail.get("format") or "unknown"
+                yield from self._close_item("completed")  # sealed; the next thought is another item
+
+    def _say(self, words: _PartWords, text: str, logprobs: list[Any]) -> Iterator[SseEvent]:
+        yield from self._call(is_over=True)
+        yield from self._item("message", _new_message)
+        yield from self._grow(words, text, logprobs)
+
+    def _grow(self, words: _PartWords, text: str, logprobs: list[Any]) -> Iterator[SseEvent]:
+        """Add to the open part, or open one."""
+        content = self._items[-1]["content"]
+        if self._words != words:
+            yield from self._close_part()
+            self._words = words
+            more: dict[str, Any] = {"annotations": [], "logprobs": []} if words == _TEXT else {}
+            content.append({"type": words.part, words.key: "", **more})
+            yield self._part_event("response.content_part.added", part=_copy(content[-1]))
+        content[-1][words.key] += text
+        if words == _TEXT:
+            content[-1]["logprobs"] += logprobs
+        known = {"logprobs": logprobs} if words == _TEXT else {}
+        yield self._part_event(f"response.{words.event}.delta", delta=text, **known)
+
+    def _call(self, *, is_over: bool, status: str = "completed") -> Iterator[SseEvent]:
+        for step in self._tools.take(is_over=is_over):
+            yield from self._write_call(step, status)
+
+    def _write_call(self, step: Step, status: str) -> Iterator[SseEvent]:
+        if step.opens:
+            yield from self._close_item("completed")
+            yield from self._item("function_call", lambda: _new_call(step))
+        item = self._items[-1]
+        where = {"item_id": item["id"], "output_index": len(self._items) - 1}
+        if step.arguments:
+            item["arguments"] += step.arguments
+            kind = "response.function_call_arguments.delta"
+            yield {"type": kind, **where, "delta": step.arguments}
+        if step.closes:
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            yield {"type": "response.function_call_arguments.done", **where, **done}
+            yield from self._close_item(status)
+
+    def _item(self, kind: str, new: Callable[[], dict[str, Any]]) -> Iterator[SseEvent]:
+        """Make sure that an item of this type is open."""
+        if self._is_open and self._items[-1]["type"] == kind and kind != "function_call":
+            return
+        yield from self._close_item("completed")
+        number = len(self._items)
+        item = {"id": f"{_PREFIXES[kind]}_{self.seed}-{number}", "status": "in_progress", **new()}
+        self._items.append(item)
+        self._is_open = True
+        yield {"type": "response.output_item.added", "output_index": number, "item": self.items()[-1]}
+
+    def _close_item(self, status: str) -> Iterator[SseEvent]:
+        if not self._is_open:
+            return
+        yield from self._close_part()
+        self._is_open = False
+        self._items[-1]["status"] = status
+        number = len(self._items) - 1
+        yield {"type": "response.output_item.done", "output_index": number, "item": self.items()[-1]}
+
+    def _close_part(self) -> Iterator[SseEvent]:
+        words, self._words = self._words, None
+        if words is None:
+            return
+        part = self._items[-1]["content"][-1]
+        known = {"logprobs": part["logprobs"]} if words == _TEXT else {}
+        yield self._part_event(f"response.{words.event}.done", **{words.key: part[words.key]}, **known)
+        yield self._part_event("response.content_part.done", part=_copy(part))
+
+    def _part_event(self, kind: str, **known: Any) -> SseEvent:
+        item = self._items[-1]
+        where = {"item_id": item["id"], "output_index": len(self._items) - 1}
+        return {"type": kind, **where, "content_index": len(item["content"]) - 1, **known}
+
+
+_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+
+
+def _new_reasoning() -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], "content": [], "encrypted_content": None}
+
+
+def _new_message() -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": []}
+
+
+def _new_call(step: Step) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": step.id, "name": step.name, "arguments": ""}
+
+
+def _copy(part: dict[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, list) else value for key, value in part.items()}
