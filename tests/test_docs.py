@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from ionrouter.settings import Settings
 from ionrouter.stats import book
 from tests.support import docs_tables, source_scan
 from tests.support.docs import ROOT, TABLES, TO_DO, put_into, words_in
+from tests.support.server import GUARD_S, running_server
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -250,9 +252,48 @@ def test_what_is_said_to_be_missing_is_missing() -> None:
         assert not [there for there in known if there == path or there.startswith(f"{path}/")], path
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_methods_and_paths_that_are_named_go_together(name: str) -> None:
+    routes = [route for route in docs_tables.application().router.routes() if route.resource]
+    for method, path in re.findall(
+        r"\b(GET|POST|PUT|PATCH|DELETE) (/[\w/{}.-]+)", " ".join(code_in(text_of(name)))
+    ):
+        full = [path, *(prefix + path for prefix in PREFIXES)]
+        there = [
+            r
+            for r in routes
+            if r.method == method
+            for p in full
+            if r.resource.canonical == p or _fits(r.resource, p)
+        ]
+        assert there, f"{name}: nobody answers {method} {path}"
+
+
 def _fits(resource: object, path: str) -> bool:
     pattern = resource.get_info().get("pattern")  # type: ignore[attr-defined]
     return pattern is not None and pattern.fullmatch(path) is not None
+
+
+ROUTES = """
+providers:
+  script: { type: fake, options: { text: "red, green and blue" } }
+models:
+  huggingfacetb/smollm2-135m-instruct: { endpoints: [{ provider: script, model: m, prices: {} }] }
+aliases: { smollm2: huggingfacetb/smollm2-135m-instruct, llama-3.3-70b: huggingfacetb/smollm2-135m-instruct }
+"""
+
+
+def test_the_examples_of_the_api_run_as_written(tmp_path: Path) -> None:
+    blocks = re.findall(r"(?ms)^```bash\n(.*?)^```$", text_of("docs/api.md"))
+    assert len(blocks) >= 5
+    with running_server(tmp_path, ROUTES) as server:
+        for block in blocks:
+            code = block.replace("http://127.0.0.1:8080", server.url).replace("curl -s ", "curl -sSf ")
+            code = code.replace("~/.local/state/ionrouter", str(server.state))
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", code], capture_output=True, text=True, timeout=GUARD_S
+            )
+            assert done.returncode == 0 and done.stdout.startswith("{"), code + done.stdout + done.stderr
 
 
 def test_decisions_are_numbered_without_gaps_and_say_what_they_cost() -> None:
