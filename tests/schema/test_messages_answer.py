@@ -1,0 +1,152 @@
+"""Answers in Anthropic's shape: the stream's order, and a whole message that says the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from ionrouter.schema.errors import plain_error
+from ionrouter.schema.events import Chunk
+from ionrouter.schema.messages_answer import MessagesAnswer, joined_blocks
+from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of
+
+
+def _answer(**options: Any) -> MessagesAnswer:
+    answer = MessagesAnswer("gen-1", "asked/m", **options)
+    answer.commit(COMMITTED)
+    return answer
+
+
+def _stream(chunks: list[Chunk], **options: Any) -> list[dict[str, Any]]:
+    answer = _answer(**options)
+    events = [event for one in chunks for event in answer.pieces(one)]
+    return [*events, *answer.finish(FINISHED)]
+
+
+@given(answers())
+def test_a_stream_joined_is_the_whole_message(chunks: list[Chunk]) -> None:
+    events = _stream(chunks)
+    whole = _answer().whole(complete_of(chunks), FINISHED)
+    ending = events[-2]
+    assert joined_blocks(events) == whole["content"]
+    assert ending["usage"] == whole["usage"]
+    assert ending["delta"]["stop_reason"] == whole["stop_reason"]
+    started = events[0]["message"]
+    assert {k: started[k] for k in ("id", "model", "provider", "role", "type")} == {
+        "id": "gen-1", "model": "acme/m", "provider": "Prov", "role": "assistant", "type": "message",
+    }  # fmt: skip
+
+
+@given(answers())
+def test_blocks_are_opened_filled_and_closed_one_after_another(chunks: list[Chunk]) -> None:
+    events = _stream(chunks)
+    assert events[0]["type"] == "message_start"
+    assert [e["type"] for e in events[-2:]] == ["message_delta", "message_stop"]
+    current, expected = None, 0
+    for event in events[1:-2]:
+        if event["type"] == "content_block_start":
+            assert current is None
+            assert event["index"] == expected
+            current, expected = event["index"], expected + 1
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == current
+        else:
+            assert (event["type"], event["index"]) == ("content_block_stop", current)
+            current = None
+    assert current is None
+
+
+@given(answers())
+def test_all_that_the_upstream_said_is_there(chunks: list[Chunk]) -> None:
+    blocks = joined_blocks(_stream(chunks))
+    deltas = [one.choices[0].delta for one in chunks]
+    said = {"text": "".join(d.get("content") or "" for d in deltas), "thinking": "".join(
+        d.get("reasoning") or "" for d in deltas)}  # fmt: skip
+    for kind, text in said.items():
+        assert "".join(b[kind] for b in blocks if b["type"] == kind) == text
+    arguments: dict[int, str] = {}
+    for delta in deltas:
+        for call in delta.get("tool_calls", ()):
+            piece = call["function"].get("arguments", "")
+            arguments[call["index"]] = arguments.get(call["index"], "") + piece
+    inputs = [json.loads(arguments[index]) for index in sorted(arguments)]
+    tools = sorted((b for b in blocks if b["type"] == "tool_use"), key=lambda b: b["name"])
+    assert [tool["input"] for tool in tools] == inputs
+
+
+@pytest.mark.parametrize(
+    ("finish", "native", "reason"),
+    [
+        ("stop", "stop", "end_turn"),
+        ("length", "length", "max_tokens"),
+        ("tool_calls", "tool_calls", "tool_use"),
+        ("content_filter", "content_filter", "refusal"),
+        ("stop", "stop_sequence", "stop_sequence"),
+        ("stop", "pause_turn", "pause_turn"),
+        ("stop", "eos", "end_turn"),
+    ],
+)
+def test_stop_reasons(finish: str, native: str, reason: str) -> None:
+    events = _stream([chunk({"content": "x"}), chunk({}, finish, native)], stop_sequences=("END",))
+    assert events[-2]["delta"]["stop_reason"] == reason
+    assert events[-2]["delta"]["stop_sequence"] == ("END" if reason == "stop_sequence" else None)
+
+
+def test_which_of_several_stop_sequences_it_was_is_not_guessed() -> None:
+    events = _stream([chunk({"content": "x"}, "stop", "stop_sequence")], stop_sequences=("A", "B"))
+    assert events[-2]["delta"]["stop_sequence"] is None
+
+
+def test_usage_counts_as_anthropic_does() -> None:
+    """Input leaves out what came from the cache or went into it: 100 - 60 - 10."""
+    usage = _stream([chunk({"content": "x"}, "stop")])[-2]["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (30, 20)
+    assert (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (60, 10)
+    assert usage["output_tokens_details"] == {"thinking_tokens": 5}
+    assert (usage["cost"], usage["service_tier"]) == (0.75, "standard")
+
+
+def test_signed_and_sealed_thoughts_come_back_as_blocks_of_their_own() -> None:
+    details = [
+        {"type": "reasoning.text", "text": "one"},
+        {"type": "reasoning.text", "text": "", "signature": "sig1"},
+        {"type": "reasoning.encrypted", "data": "sealed"},
+        {"type": "reasoning.text", "text": "two", "signature": "sig2"},
+    ]
+    chunks = [chunk({"reasoning": "one", "reasoning_details": details[:1]})]
+    chunks += [chunk({"reasoning_details": [detail]}) for detail in details[1:]]
+    chunks.append(chunk({"content": "x"}, "stop"))
+    expected = [
+        {"type": "thinking", "thinking": "one", "signature": "sig1"},
+        {"type": "redacted_thinking", "data": "sealed"},
+        {"type": "thinking", "thinking": "two", "signature": "sig2"},
+        {"type": "text", "text": "x", "citations": None},
+    ]
+    assert joined_blocks(_stream(chunks)) == expected
+    assert _answer().whole(complete_of(chunks), FINISHED)["content"] == expected
+
+
+def test_hidden_reasoning_stays_hidden() -> None:
+    chunks = [chunk({"reasoning": "secret"}), chunk({"content": "x"}, "stop")]
+    assert "secret" not in json.dumps(_stream(chunks, hides_reasoning=True))
+
+
+def test_a_call_cut_by_length_shows_what_there_was() -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a": "b'}}
+    chunks = [chunk({"tool_calls": [call]}), chunk({}, "length")]
+    (block,) = _answer().whole(complete_of(chunks), FINISHED)["content"]
+    assert block["input"] == {"_raw": '{"a": "b'}
+
+
+def test_a_broken_stream_ends_with_an_error_event() -> None:
+    answer = _answer()
+    list(answer.pieces(chunk({"content": "x"})))
+    (event,) = answer.fail(plain_error(503, "busy"))
+    assert event == {
+        "type": "error",
+        "error": {"type": "overloaded_error", "message": "busy", "error_type": "provider_overloaded"},
+        "request_id": "gen-1",
+    }

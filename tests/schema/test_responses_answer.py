@@ -1,0 +1,170 @@
+"""Answers in the shape of OpenAI's Responses: the events' order, and a whole response that says the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from ionrouter.schema.errors import ErrorBody, plain_error
+from ionrouter.schema.events import ChoiceDelta, Chunk
+from ionrouter.schema.responses_answer import ResponsesAnswer
+from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of
+
+REQUIRED = {
+    "id", "object", "created_at", "completed_at", "model", "status", "output", "error", "incomplete_details",
+    "instructions", "metadata", "parallel_tool_calls", "temperature", "top_p", "frequency_penalty",
+    "presence_penalty", "tool_choice", "tools",
+}  # fmt: skip
+ECHO = {name: None for name in REQUIRED} | {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
+ECHO = {k: v for k, v in ECHO.items() if k in {
+    "instructions", "metadata", "parallel_tool_calls", "temperature", "top_p", "frequency_penalty",
+    "presence_penalty", "tool_choice", "tools"}}  # fmt: skip
+
+
+def _answer(**options: Any) -> ResponsesAnswer:
+    answer = ResponsesAnswer("gen-1-x", 1700000000, "asked/m", ECHO, **options)
+    answer.commit(COMMITTED)
+    return answer
+
+
+def _stream(chunks: list[Chunk], **options: Any) -> list[dict[str, Any]]:
+    answer = _answer(**options)
+    events = [event for one in chunks for event in answer.pieces(one)]
+    return [*events, *answer.finish(FINISHED)]
+
+
+@given(answers())
+def test_a_streams_last_event_is_the_whole_response(chunks: list[Chunk]) -> None:
+    events = _stream(chunks)
+    whole = _answer().whole(complete_of(chunks), FINISHED)
+    assert events[-1]["response"] == whole
+    assert whole.keys() >= REQUIRED
+
+
+@given(answers())
+def test_events_tell_the_same_as_the_response_at_their_end(chunks: list[Chunk]) -> None:
+    """Rebuild the output from the deltas alone, as clients do."""
+    events = json.loads(json.dumps(_stream(chunks)))
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    assert [e["type"] for e in events[:2]] == ["response.created", "response.in_progress"]
+    items: list[dict[str, Any]] = []
+    open_item = None
+    for event in events[2:-1]:
+        kind = event["type"].removeprefix("response.")
+        if kind == "output_item.added":
+            assert open_item is None
+            open_item = event["output_index"]
+            assert open_item == len(items)
+            items.append(event["item"])
+        else:
+            assert event["output_index"] == open_item
+        item = items[-1]
+        if kind == "content_part.added":
+            item["content"].append(event["part"])
+        elif kind in ("output_text.delta", "reasoning_text.delta"):
+            item["content"][event["content_index"]]["text"] += event["delta"]
+        elif kind == "function_call_arguments.delta":
+            item["arguments"] += event["delta"]
+        elif kind == "function_call_arguments.done":
+            assert item["arguments"] == event["arguments"]
+        elif kind in ("output_text.done", "reasoning_text.done"):
+            assert item["content"][event["content_index"]]["text"] == event["text"]
+        elif kind == "content_part.done":
+            assert item["content"][event["content_index"]] == event["part"]
+        elif kind == "output_item.done":
+            assert {**item, "status": event["item"]["status"]} == event["item"]
+            items[-1] = event["item"]
+            open_item = None
+    assert open_item is None
+    assert events[-1]["response"]["output"] == items
+
+
+@pytest.mark.parametrize(
+    ("finish", "status", "details"),
+    [
+        ("stop", "completed", None),
+        ("tool_calls", "completed", None),
+        ("length", "incomplete", {"reason": "max_output_tokens"}),
+        ("content_filter", "incomplete", {"reason": "content_filter"}),
+    ],
+)
+def test_how_it_ended(finish: Any, status: str, details: Any) -> None:
+    last = _stream([chunk({"content": "x"}), chunk({}, finish)])[-1]
+    assert last["type"] == f"response.{status}"
+    assert (last["response"]["status"], last["response"]["incomplete_details"]) == (status, details)
+    assert last["response"]["output"][0]["status"] == status
+    assert last["response"]["output_text"] == "x"
+
+
+def test_usage_has_its_details_and_its_cost() -> None:
+    usage = _stream([chunk({"content": "x"}, "stop")])[-1]["response"]["usage"]
+    assert usage == {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
+        "output_tokens": 20,
+        "output_tokens_details": {"reasoning_tokens": 5},
+        "total_tokens": 120,
+        "cost": 0.75,
+        "is_byok": False,
+        "cost_details": {
+            "upstream_inference_cost": None,
+            "upstream_inference_input_cost": 0.25,
+            "upstream_inference_output_cost": 0.5,
+        },
+    }
+
+
+def test_a_refusal_is_a_part_of_its_own() -> None:
+    events = _stream([chunk({"content": "Well"}), chunk({"refusal": "no"}), chunk({}, "stop")])
+    kinds = [e["type"].removeprefix("response.") for e in events[3:-2]]
+    assert kinds == [
+        "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
+        "content_part.added", "refusal.delta", "refusal.done", "content_part.done",
+    ]  # fmt: skip
+    parts = events[-1]["response"]["output"][0]["content"]
+    assert parts[1] == {"type": "refusal", "refusal": "no"}
+
+
+def test_logprobs_travel_with_their_text() -> None:
+    entry = {"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []}
+    told = {"content": [entry], "refusal": None}
+    chunks = [Chunk((ChoiceDelta(0, {"content": "x"}, logprobs=told),)), chunk({}, "stop")]
+    events = _stream(chunks)
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    assert deltas[0]["logprobs"] == [entry]
+    assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == [entry]
+
+
+def test_sealed_reasoning_can_be_sent_back() -> None:
+    details = [
+        {"type": "reasoning.text", "text": "hm", "signature": "sig", "format": "anthropic-claude-v1"},
+        {"type": "reasoning.encrypted", "data": "sealed", "format": "openai-responses-v1"},
+    ]
+    chunks = [chunk({"reasoning_details": details}), chunk({"content": "x"}, "stop")]
+    first, second, _ = _stream(chunks)[-1]["response"]["output"]
+    assert (first["content"][0]["text"], first["signature"]) == ("hm", "sig")
+    assert (second["encrypted_content"], second["format"]) == ("sealed", "openai-responses-v1")
+
+
+def test_a_broken_stream_ends_as_failed() -> None:
+    answer = _answer()
+    list(answer.pieces(chunk({"content": "x"})))
+    *closing, last = answer.fail(plain_error(429, "slow down"))
+    assert [e["type"] for e in closing][-1] == "response.output_item.done"
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert last["response"]["error"] == {"code": "rate_limit_exceeded", "message": "slow down"}
+    assert last["response"]["error_type"] == "rate_limit_exceeded"
+    assert last["response"]["output"][0]["content"][0]["text"] == "x"
+
+
+def test_running_out_of_room_half_way_is_no_failure() -> None:
+    answer = _answer()
+    list(answer.pieces(chunk({"content": "x"})))
+    body = ErrorBody(400, "too long", metadata={"error_type": "max_tokens_exceeded"})
+    last = list(answer.fail(body))[-1]
+    assert last["type"] == "response.incomplete"
+    assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert last["response"]["error"] is None

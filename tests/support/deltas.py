@@ -1,0 +1,64 @@
+"""Random answers as an upstream may stream them: reasoning, then text, then tool calls, cut anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ionrouter.schema.assemble import Assembly
+from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Complete, Finished
+from ionrouter.schema.usage import Cost, Usage
+
+COMMITTED = Committed("p/m", "acme/m", "Prov", "first pick", 1)
+FINISHED = Finished(Usage(100, 20, 60, 10, 5), Cost(0.25, 0.5), (), 0.1)
+
+_texts = st.lists(st.text(min_size=1, max_size=5), max_size=4)
+_values = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=4), max_size=3)
+REASONS = ("stop", "length", "content_filter")
+
+
+def chunk(delta: dict[str, Any], finish: Any = None, native: str | None = None) -> Chunk:
+    return Chunk((ChoiceDelta(0, delta, finish, native),))
+
+
+@st.composite
+def _calls(draw: st.DrawFn, *, mixes: bool) -> list[dict[str, Any]]:
+    """Fragments of up to three calls; of different calls in any order where `mixes`."""
+    queues: list[list[dict[str, Any]]] = []
+    for index in range(draw(st.integers(0, 3))):
+        arguments = json.dumps(draw(_values))
+        cut = draw(st.integers(0, len(arguments)))
+        head = {"name": f"tool{index}", "arguments": arguments[:cut]}
+        first = {"index": index, "id": f"call_{index}", "type": "function", "function": head}
+        queues.append([first, {"index": index, "function": {"arguments": arguments[cut:]}}])
+    fragments = []
+    num_begun = 0
+    while any(queues):
+        begun = [i for i, queue in enumerate(queues) if queue and i <= num_begun]  # begun in order, as ever
+        index = draw(st.sampled_from(begun)) if mixes else begun[0]
+        num_begun = max(num_begun, index + 1)
+        fragments.append(queues[index].pop(0))
+    return fragments
+
+
+@st.composite
+def answers(draw: st.DrawFn, *, mixes: bool = True) -> list[Chunk]:
+    """A whole stream of chunks, ended by its finish reason."""
+    calls = draw(_calls(mixes=mixes))
+    chunks = [chunk({"role": "assistant", "content": ""})]
+    chunks += [chunk({"reasoning": text}) for text in draw(_texts)]
+    chunks += [chunk({"content": text}) for text in draw(_texts)]
+    chunks += [chunk({"tool_calls": [call]}) for call in calls]
+    reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
+    return [*chunks, chunk({}, reason, reason)]
+
+
+def complete_of(chunks: Sequence[Chunk]) -> Complete:
+    """The same answer from an upstream that did not stream."""
+    assembly = Assembly()
+    for one in chunks:
+        assembly.add(one)
+    return assembly.complete()
