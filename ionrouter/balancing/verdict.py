@@ -29,6 +29,7 @@ ERROR_TYPES = {
 # An upstream's status -> ours, for transient failures; all others are 502.
 _TRANSIENT = {408: 504, 504: 504, 524: 504, 503: 503, 529: 503}
 _WORDED = {"timeout": 504, "provider_overloaded": 503, "overloaded_error": 503}
+MAX_TOLD = 6  # excluded endpoints named in a message; `availability.excluded` has them all
 INTERNAL = "internal"  # code of a fault in our own provider client
 
 
@@ -94,15 +95,24 @@ def nobody_left(plan: Plan, request: InferenceRequest, now: float) -> RequestErr
             if name == "context_length":
                 message = f"This request does not fit {request.model}: {telling.reason}"
             return RequestError(message, error_type=error_type, param=_param(name, telling.reason))
-    code, reason = "constraint_filtered", f"excluded by {', '.join(sorted(filters))}"
+    code = "constraint_filtered"
     if filters <= {"disabled"}:
-        code, reason = "no_endpoints", "none is enabled"
+        code = "no_endpoints"
     elif filters <= {"data_policy:zdr", "data_policy:training", "disabled"}:
         code = "privacy_restricted"
     return AvailabilityError(
-        f"No endpoints found for {request.model}: {reason}",
+        f"No endpoints found for {request.model}: {_removed(plan)}",
         availability=_availability(code, plan, request, retryable=False),
     )
+
+
+def _removed(plan: Plan) -> str:
+    """Say which filter removed which endpoint."""
+    if not plan.exclusions:
+        return "it has none"
+    told = [f"{e.endpoint.id} ({e.reason})" for e in plan.exclusions[:MAX_TOLD]]
+    num_more = len(plan.exclusions) - len(told)
+    return "; ".join(told) + (f"; and {num_more} more" if num_more else "")
 
 
 def _come_back(plan: Plan, request: InferenceRequest, now: float) -> AvailabilityError:
@@ -135,6 +145,9 @@ def _availability(code: str, plan: Plan, request: InferenceRequest, *, retryable
         "requested_models": list(dict.fromkeys((request.model, *request.models))),
         "docs_url": "docs/routing.md",
         **({"excluded_by": published} if published else {}),
+        "excluded": [
+            {"endpoint": e.endpoint.id, "filter": e.filter, "reason": e.reason} for e in plan.exclusions
+        ],
     }
 
 

@@ -134,3 +134,15 @@ def test_a_prompt_longer_than_every_context_is_a_400_with_the_lengths() -> None:
     got = refuse("context_length", "disabled", reason="9000 prompt tokens are over the context length 8192")
     assert (got.status, got.error_type) == (400, "context_length_exceeded")
     assert "9000" in got.message and "8192" in got.message
+
+
+def test_an_unavailable_model_says_which_filter_removed_which_endpoint() -> None:
+    got = refuse(*["disabled"] * 8, reason="disabled: SOME_API_KEY is unset")
+    assert isinstance(got, AvailabilityError)
+    assert "e0 (disabled: SOME_API_KEY is unset); e1" in got.message and got.message.endswith("and 2 more")
+    assert [e["endpoint"] for e in got.availability["excluded"]] == [f"e{i}" for i in range(8)]
+    assert got.availability["excluded"][7] == {
+        "endpoint": "e7",
+        "filter": "disabled",
+        "reason": "disabled: SOME_API_KEY is unset",
+    }
