@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import structlog
 from aiohttp import web
 
 import ionrouter
+from ionrouter.accounting import Accounts
 from ionrouter.api.doors import asks_for_keys
 from ionrouter.api.lifecycle import Announce, serve
 from ionrouter.api.readiness import Phase, Readiness
@@ -32,7 +34,12 @@ from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
 from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import StatsBook
+from ionrouter.store.database import open_database
 from ionrouter.store.keys import KeyStore, ensure_management_key
+from ionrouter.store.ledger import Ledger
+from ionrouter.store.reader import Reader
+from ionrouter.store.spending import SpendingBook
+from ionrouter.store.writer import Fault, Writer
 
 _log = structlog.get_logger(__name__)
 
@@ -50,6 +57,7 @@ class Service:
     redactor: Redactor
     env: Mapping[str, str]
     reloader: Reloader
+    accounts: Accounts
     started_at: float = field(default_factory=time.time)
     _worker: asyncio.Task[None] | None = None  # starts only once an endpoint needs it: 300 MB
 
@@ -61,8 +69,11 @@ class Service:
         return app
 
     async def _running(self, _app: web.Application) -> AsyncIterator[None]:
+        ledger = self.accounts.ledger
+        ledger.start()
         self.take_over(self.router.table)
         tasks = [
+            asyncio.create_task(ledger.keep_forgetting(self.settings.keep_days), name="forget-generations"),
             asyncio.create_task(self._become_ready(), name="become-ready"),
             asyncio.create_task(self.reloader.watch(), name="watch-routes"),
             asyncio.create_task(self.reloader.discover(), name="discover-models"),
@@ -75,6 +86,7 @@ class Service:
         await asyncio.gather(*tasks, return_exceptions=True)
         for client in (self.ion, self.litellm, self.openai):
             await client.close()
+        await ledger.close()
         if self.edge.keys is not None:
             self.edge.keys.close()
 
@@ -117,7 +129,9 @@ class Service:
 
 def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Service:
     """Choose and join the parts; raises ConfigError. Nothing listens, loads or runs yet."""
+    metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)})
     keys = open_keys(settings)
+    accounts = open_accounts(settings, keys, metrics.store_fault)
     needs_keys = asks_for_keys(settings, has_inference_key=keys is not None and keys.has_enabled("inference"))
     lists = settings.cache_dir / "lists"
     table = load_table(settings.config_path, env, lists)
@@ -131,8 +145,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         "fake": FakeClient(),
     }
     stats = StatsBook()
-    metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)})
-    router = Router(table, clients, engine_load=_engine_load(ion), observers=(stats, metrics))
+    router = Router(table, clients, engine_load=_engine_load(ion), observers=(stats, metrics), books=accounts)
     reloader = Reloader(
         settings.config_path, env, lists, router, openai.list_models, lambda new: service.take_over(new)
     )
@@ -147,8 +160,9 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         asks_for_keys=needs_keys,
         keys=keys,
         endpoint_status=lambda endpoint: endpoint_status(router, endpoint),
+        accounts=accounts,
     )
-    service = Service(settings, edge, router, ion, litellm, openai, redactor, env, reloader)
+    service = Service(settings, edge, router, ion, litellm, openai, redactor, env, reloader, accounts)
     return service
 
 
@@ -168,6 +182,17 @@ def open_keys(settings: Settings) -> KeyStore | None:
         _log.warning("state_unavailable", path=str(settings.state_dir), error=str(error))
         return None
     return keys
+
+
+def open_accounts(settings: Settings, keys: KeyStore | None, fault: Fault) -> Accounts:
+    """Join keys, spending and generations; without a state folder memory is all there is."""
+    if keys is None:
+        return Accounts(None, Ledger(SpendingBook()))
+    path = settings.database_path
+    with closing(open_database(path)) as connection:
+        spending = SpendingBook.load(connection)
+    ledger = Ledger(spending, Writer(path, fault), Reader(path), settings.log_prompts)
+    return Accounts(keys, ledger)
 
 
 def endpoint_status(router: Router, endpoint: Endpoint) -> int:

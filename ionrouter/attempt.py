@@ -176,6 +176,10 @@ class Attempt:
                 cost=cost,
                 max_gap_s=self._tally.max_gap_s,
                 is_usage_estimated=is_estimated,
+                finish_reason=self._tally.finish_reason,
+                native_finish_reason=self._tally.native_finish_reason,
+                upstream_id=self._tally.upstream_id,
+                service_tier=self._tally.service_tier,
             )
         )
 

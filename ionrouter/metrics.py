@@ -86,6 +86,12 @@ class Metrics:
             ["status"],
             registry=self.registry,
         )
+        self._store_faults = Counter(
+            "ionrouter_store_faults",
+            "State database: write_failed (a commit, tried again), refused (queue full), dropped (a row).",
+            ["what"],
+            registry=self.registry,
+        )
         self.in_flight = Gauge(
             "ionrouter_requests_in_flight", "Requests being served.", registry=self.registry
         )
@@ -103,6 +109,10 @@ class Metrics:
     def refuse(self, status: int) -> None:
         """Count one request that never reached the router."""
         self._refusals.labels(str(status)).inc()
+
+    def store_fault(self, what: str, count: int) -> None:
+        """Count what the state database could not take."""
+        self._store_faults.labels(what).inc(count)
 
     def _observe_attempt(self, attempt: AttemptRecord) -> None:
         endpoint = self._label(attempt.endpoint_id)

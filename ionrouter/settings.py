@@ -41,7 +41,8 @@ class Settings(BaseSettings):
         (), description="web origins that may call; * allows all"
     )
     state_dir: Path = Field(
-        default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"), description="keys and statistics"
+        default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"),
+        description="keys, spending, generations",
     )
     cache_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"),
@@ -60,6 +61,12 @@ class Settings(BaseSettings):
     stats_window_s: float = Field(
         1800.0, gt=0, description="window of the figures by which GET /models sorts"
     )
+    log_prompts: bool = Field(
+        False,
+        description="keep prompts and answers for GET /generation/content (a management key reads them)",
+    )
+    keep_days: int = Field(400, ge=1, description="how long generations (and logged prompts) are kept")
+    credits: float = Field(1_000_000.0, ge=0, description="USD that GET /credits shows as bought; no limit")
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")

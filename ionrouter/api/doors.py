@@ -28,9 +28,10 @@ from ionrouter.store.keys import ApiKey
 _log = structlog.get_logger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+WITH_BODY = (hdrs.METH_POST, hdrs.METH_PATCH)
 ALWAYS_ALLOWED_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 CORS_HEADERS = {
-    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+    "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE, OPTIONS",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Api-Key, HTTP-Referer, X-Title, "
     "X-OpenRouter-Title, X-OpenRouter-Metadata, X-Session-Id, Anthropic-Version, Anthropic-Beta",
     "Access-Control-Expose-Headers": "X-Generation-Id, X-Ionrouter-Route, X-Ionrouter-Dropped, Retry-After",
@@ -85,9 +86,9 @@ def check_origin(request: web.Request, cors_origins: Collection[str]) -> None:
 
 
 def check_content_type(request: web.Request) -> None:
-    if request.method == hdrs.METH_POST and request.content_type != "application/json":
+    if request.method in WITH_BODY and request.content_type != "application/json":
         raise RequestError(
-            "POST needs Content-Type: application/json", status=415, error_type="invalid_request"
+            f"{request.method} needs Content-Type: application/json", status=415, error_type="invalid_request"
         )
 
 

@@ -6,6 +6,7 @@ A wrong key costs a look-up in memory, never a write, and is never echoed.
 from __future__ import annotations
 
 import enum
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ class Access(enum.Enum):
 MISSING = "no API key: send it as `Authorization: Bearer <key>` or `x-api-key: <key>`"
 WRONG = "this API key is not valid"
 DISABLED = "this API key is disabled"
+EXPIRED = "this API key has expired"
 
 
 def presented_key(request: web.Request) -> str | None:
@@ -54,6 +56,8 @@ def authenticate(
         raise _unauthorized(WRONG)
     if key.is_disabled:
         raise _unauthorized(DISABLED)
+    if key.has_expired(time.time()):
+        raise _unauthorized(EXPIRED)
     _check_kind(key, access)
     return key
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from ionrouter.api import catalogue, embeddings, inference, messages, operations, responses_api
+from ionrouter.api import (
+    analytics,
+    catalogue,
+    embeddings,
+    generations,
+    inference,
+    keys,
+    messages,
+    operations,
+    responses_api,
+)
 from ionrouter.api.doors import Doors, Handler, decorate, expect
 from ionrouter.api.guard import Access
 from ionrouter.api.state import EDGE, Edge
@@ -25,6 +35,19 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("GET", "/models/{model:.+}", catalogue.retrieve_model, Access.CATALOGUE),
     ("GET", "/model/{model:.+}", catalogue.get_model, Access.CATALOGUE),
     ("GET", "/providers", catalogue.list_providers, Access.CATALOGUE),
+    ("GET", "/generation", generations.get_generation, Access.INFERENCE),
+    ("GET", "/generation/content", generations.get_content, Access.MANAGEMENT),
+    ("GET", "/key", keys.own_key, Access.ANY_KEY),
+    ("GET", "/auth/key", keys.own_key, Access.ANY_KEY),
+    ("GET", "/credits", keys.credits, Access.ANY_KEY),
+    ("POST", "/keys", keys.create_key, Access.MANAGEMENT),
+    ("GET", "/keys", keys.list_keys, Access.MANAGEMENT),
+    ("GET", "/keys/{hash}", keys.get_key, Access.MANAGEMENT),
+    ("PATCH", "/keys/{hash}", keys.update_key, Access.MANAGEMENT),
+    ("DELETE", "/keys/{hash}", keys.delete_key, Access.MANAGEMENT),
+    ("GET", "/activity", analytics.get_activity, Access.MANAGEMENT),
+    ("POST", "/analytics/query", analytics.query_analytics, Access.MANAGEMENT),
+    ("GET", "/analytics/meta", analytics.get_meta, Access.MANAGEMENT),
     ("POST", "/routing/explain", operations.explain, Access.ANY_KEY),
     ("POST", "/admin/reload", operations.reload, Access.MANAGEMENT),
 )

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from ionrouter.accounting import Accounts
 from ionrouter.api.inflight import InFlight
 from ionrouter.api.readiness import Readiness
 from ionrouter.metrics import Metrics
@@ -53,6 +54,7 @@ class Edge:
     asks_for_keys: bool
     keys: KeyStore | None  # None: no state folder could be opened, and keys are off
     endpoint_status: EndpointStatus = lambda _endpoint: 0
+    accounts: Accounts | None = None  # None: nothing is kept
     in_flight: InFlight = field(default_factory=InFlight)
 
 

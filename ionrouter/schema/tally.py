@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ionrouter.schema.assemble import as_chunk
-from ionrouter.schema.events import Complete, ProviderEvent
+from ionrouter.schema.events import Chunk, Complete, FinishReason, ProviderEvent
 from ionrouter.schema.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
@@ -20,18 +20,32 @@ class Tally:
     first_at: float | None = None  # of the first event a client could use
     last_at: float | None = None
     max_gap_s: float | None = None
+    finish_reason: FinishReason | None = None
+    native_finish_reason: str | None = None
+    upstream_id: str | None = None
+    service_tier: str | None = None
 
     def add(self, event: ProviderEvent, now: float) -> None:
         """Count one event."""
         if event.usage is not None:
             self.usage = event.usage  # the last one stands: some repeat it
         chunk = as_chunk(event) if isinstance(event, Complete) else event
+        self._note(chunk)
         if not (chunk.commits or (isinstance(event, Complete) and event.data)):
             return
         self.num_characters += sum(_length(c.delta) for c in chunk.choices)
         if self.last_at is not None:
             self.max_gap_s = max(self.max_gap_s or 0.0, now - self.last_at)
         self.first_at, self.last_at = self.first_at if self.first_at is not None else now, now
+
+    def _note(self, chunk: Chunk) -> None:
+        """Remember how it ended and what the upstream calls it."""
+        self.upstream_id = chunk.upstream_id or self.upstream_id
+        self.service_tier = chunk.service_tier or self.service_tier
+        for choice in chunk.choices:
+            if choice.finish_reason is not None:
+                self.finish_reason = choice.finish_reason
+                self.native_finish_reason = choice.native_finish_reason or choice.finish_reason
 
     def usage_or_estimate(self, num_in: int) -> tuple[Usage, bool]:
         """The upstream's word, even if it is 0; else four characters a token."""

@@ -1,6 +1,6 @@
-"""API keys: who may call. Stored as SHA-256; the plain key exists once, in what `create` returns.
+"""API keys: who may call, and how much they may spend. The plain key exists once, in what `create` returns.
 
-A 256-bit random key needs no slow hash. Looking a key up never writes.
+Stored as SHA-256: a 256-bit random key needs no slow hash. Looking a key up never writes.
 """
 
 from __future__ import annotations
@@ -9,18 +9,31 @@ import hashlib
 import re
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ionrouter.errors import RequestError
 from ionrouter.store.database import open_database, write_private
+from ionrouter.store.periods import LimitReset
 
 KeyKind = Literal["inference", "management"]
 KEY_PATTERN = re.compile(r"sk-or-v1-[0-9a-f]{64}")
 MAX_KEY_LENGTH = 512  # longer credentials are refused before hashing
-_COLUMNS = "hash, name, label, kind, disabled, created_at"
+_COLUMNS = (
+    "hash, name, label, kind, disabled, created_at, spend_limit, limit_reset, expires_at, "
+    "include_byok_in_limit, updated_at, creator_user_id"
+)
+# What may change after a key was made -> its column.
+_CHANGEABLE = {
+    "name": "name",
+    "disabled": "disabled",
+    "limit": "spend_limit",
+    "limit_reset": "limit_reset",
+    "expires_at": "expires_at",
+    "include_byok_in_limit": "include_byok_in_limit",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +46,33 @@ class ApiKey:
     kind: KeyKind
     is_disabled: bool
     created_at: float  # wall clock, seconds since the epoch
+    limit: float | None = None  # USD a period; None: no limit
+    limit_reset: LimitReset | None = None  # None: the limit is for ever
+    expires_at: float | None = None
+    includes_byok: bool = False
+    updated_at: float | None = None
+    creator_user_id: str | None = None
+
+    def has_expired(self, now: float) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
 
 
-def _from_row(row: tuple[str, str, str, KeyKind, int, float]) -> ApiKey:
-    digest, name, label, kind, disabled, created_at = row
-    return ApiKey(digest, name, label, kind, bool(disabled), created_at)
+def _from_row(row: tuple[Any, ...]) -> ApiKey:
+    digest, name, label, kind, disabled, created, limit, reset, expires, byok, updated, creator = row
+    return ApiKey(
+        digest,
+        name,
+        label,
+        kind,
+        bool(disabled),
+        created,
+        limit,
+        reset,
+        expires,
+        bool(byok),
+        updated,
+        creator,
+    )
 
 
 def hash_of(key: str) -> str:
@@ -53,29 +88,44 @@ class KeyStore:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
-        self._version = -1
+        self._data_version = -1
+        self._key_version = -1
         self._keys: dict[str, ApiKey] = {}
 
     @classmethod
     def open(cls, path: Path) -> KeyStore:
         return cls(open_database(path))
 
-    def create(self, name: str, kind: KeyKind, now: float) -> tuple[str, ApiKey]:
+    def create(
+        self,
+        name: str,
+        kind: KeyKind,
+        now: float,
+        *,
+        limit: float | None = None,
+        limit_reset: LimitReset | None = None,
+        expires_at: float | None = None,
+        includes_byok: bool = False,
+        creator_user_id: str | None = None,
+    ) -> tuple[str, ApiKey]:
         """Make a key and return it in the clear, this once."""
         plain = f"sk-or-v1-{secrets.token_hex(32)}"
-        key = ApiKey(hash_of(plain), name, label_of(plain), kind, False, now)
-        self._db.execute(
-            f"INSERT INTO api_key ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-            (key.hash, key.name, key.label, key.kind, 0, key.created_at),
-        )
-        self._forget()
-        return plain, key
+        values = (
+            hash_of(plain), name, label_of(plain), kind, 0, now,
+            limit, limit_reset, expires_at, int(includes_byok), None, creator_user_id,
+        )  # fmt: skip
+        marks = ", ".join("?" * len(values))
+        self._change(f"INSERT INTO api_key ({_COLUMNS}) VALUES ({marks})", values)
+        return plain, _from_row(values)
 
     def find(self, plain: str) -> ApiKey | None:
         """Look a presented key up, disabled ones too; by digest, so no timing leads to a key."""
         if len(plain) > MAX_KEY_LENGTH:
             return None
-        return self._current().get(hash_of(plain))
+        return self.by_hash(hash_of(plain))
+
+    def by_hash(self, digest: str) -> ApiKey | None:
+        return self._current().get(digest)
 
     def list(self) -> Sequence[ApiKey]:
         return sorted(self._current().values(), key=lambda key: key.created_at)
@@ -84,15 +134,15 @@ class KeyStore:
         return any(key.kind == kind and not key.is_disabled for key in self._current().values())
 
     def set_disabled(self, reference: str, disabled: bool) -> ApiKey:
-        key = self.resolve(reference)
-        self._db.execute("UPDATE api_key SET disabled = ? WHERE hash = ?", (int(disabled), key.hash))
-        self._forget()
-        return self._current()[key.hash]
+        return self._set(reference, {"disabled": disabled}, None)
+
+    def update(self, reference: str, changes: Mapping[str, Any], now: float) -> ApiKey:
+        """Change what `changes` names (name, disabled, limit, limit_reset, ...); None takes a limit away."""
+        return self._set(reference, changes, now)
 
     def delete(self, reference: str) -> ApiKey:
         key = self.resolve(reference)
-        self._db.execute("DELETE FROM api_key WHERE hash = ?", (key.hash,))
-        self._forget()
+        self._change("DELETE FROM api_key WHERE hash = ?", (key.hash,))
         return key
 
     def resolve(self, reference: str) -> ApiKey:
@@ -111,17 +161,44 @@ class KeyStore:
     def close(self) -> None:
         self._db.close()
 
-    def _forget(self) -> None:
-        self._version = -1
+    def _set(self, reference: str, changes: Mapping[str, Any], now: float | None) -> ApiKey:
+        key = self.resolve(reference)
+        columns = {_CHANGEABLE[name]: _stored(value) for name, value in changes.items()}
+        if now is not None:
+            columns["updated_at"] = now
+        assignments = ", ".join(f"{column} = ?" for column in columns)
+        self._change(f"UPDATE api_key SET {assignments} WHERE hash = ?", (*columns.values(), key.hash))
+        return self._current()[key.hash]
+
+    def _change(self, statement: str, values: Sequence[Any]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute(statement, values)
+            self._db.execute("UPDATE key_version SET version = version + 1")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+        self._data_version = -1
 
     def _current(self) -> dict[str, ApiKey]:
-        # data_version moves when another connection commits: a few microseconds from shared memory.
+        # data_version moves when another connection commits anything: microseconds, from shared memory.
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
-        if version != self._version:
+        if version != self._data_version:
+            self._data_version = version
+            self._reload_if_changed()
+        return self._keys
+
+    def _reload_if_changed(self) -> None:
+        (version,) = self._db.execute("SELECT version FROM key_version").fetchone()
+        if version != self._key_version:
             rows = self._db.execute(f"SELECT {_COLUMNS} FROM api_key").fetchall()
             self._keys = {row[0]: _from_row(row) for row in rows}
-            self._version = version
-        return self._keys
+            self._key_version = version
+
+
+def _stored(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else value
 
 
 def ensure_management_key(store: KeyStore, path: Path, now: float) -> bool:

@@ -1,0 +1,74 @@
+"""The router's books: who may spend how much, and what became of every request.
+
+Joins what balancing knows of prices with what store knows of keys; keeps nothing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ionrouter.balancing.plan import Plan
+from ionrouter.balancing.worst_case import worst_case
+from ionrouter.errors import RequestError
+from ionrouter.schema.events import Event, RequestRecord
+from ionrouter.schema.request import InferenceRequest
+from ionrouter.store.keys import ApiKey, KeyStore
+from ionrouter.store.ledger import Ledger
+
+UNKNOWN = "unknown"  # price_source of an endpoint that nobody gave a price
+
+
+@dataclass(slots=True)
+class Accounts:
+    """Told by the router; see its `Books`."""
+
+    keys: KeyStore | None
+    ledger: Ledger
+    wall: Callable[[], float] = time.time
+
+    def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
+        """Reserve the worst case under the key's limit.
+
+        A key with a limit uses endpoints of known price only, and none while its spending cannot be written
+        down. Raises RequestError 402 or 503.
+        """
+        key = self.keys.by_hash(request.key_id) if self.keys and request.key_id else None
+        if key is None or key.limit is None:
+            return plan
+        if not self.ledger.is_writable:
+            raise RequestError(
+                "this key has a limit, and what it spends cannot be written down now; try again",
+                status=503,
+                error_type="provider_overloaded",
+                headers={"Retry-After": "1"},
+            )
+        priced = tuple(c for c in plan.candidates if c.endpoint.price_source != UNKNOWN)
+        if not priced:
+            raise _unpriced(plan, key)
+        amount = worst_case((c.endpoint for c in priced), request)
+        self.ledger.spending.reserve(key, request.id, amount, self.wall())
+        return plan if len(priced) == len(plan.candidates) else replace(plan, candidates=priced)
+
+    def begin(self, request: InferenceRequest, started_at: float) -> None:
+        self.ledger.begin(request, started_at)
+
+    def hear(self, request_id: str, event: Event) -> None:
+        self.ledger.hear(request_id, event)
+
+    def end(self, record: RequestRecord, request: InferenceRequest) -> None:
+        self.ledger.end(record, request.client)
+
+    async def kept(self, request_id: str) -> None:
+        await self.ledger.committed(request_id)
+
+
+def _unpriced(plan: Plan, key: ApiKey) -> RequestError:
+    names = ", ".join(sorted({c.endpoint.id for c in plan.candidates}))
+    return RequestError(
+        f"this key has a limit, and nobody said what {names} costs: give it prices in routes.yaml",
+        status=402,
+        error_type="payment_required",
+        metadata={"limit": key.limit, "unpriced": names},
+    )

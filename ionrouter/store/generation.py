@@ -1,0 +1,182 @@
+"""One request as it is kept: what GET /generation tells and what reports add up. A row, and its SQL.
+
+Never a prompt, an answer or a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ionrouter.schema import json
+from ionrouter.schema.events import AttemptRecord, RequestRecord
+from ionrouter.schema.request import Client, InferenceRequest
+from ionrouter.store.periods import day_of
+from ionrouter.store.spending import NO_KEY
+from ionrouter.store.writer import Statement
+
+# "aborted": the process ended before the request did.
+State = Literal["started", "finished", "failed", "cancelled", "aborted"]
+MAX_TEXT = 512  # characters of what a client says of itself
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Columns of the table `generation`, in its order. Times are wall clock, cost is USD, all attempts."""
+
+    id: str
+    state: State
+    key_hash: str | None
+    kind: str
+    requested_model: str
+    is_stream: bool
+    started_at: float
+    session_id: str | None = None
+    user: str | None = None
+    user_agent: str | None = None
+    referer: str | None = None
+    title: str | None = None
+    status: int | None = None
+    model: str | None = None  # that served; None: none did
+    endpoint: str | None = None
+    provider: str | None = None
+    duration_s: float | None = None
+    ttft_s: float | None = None
+    finish_reason: str | None = None
+    native_finish_reason: str | None = None
+    service_tier: str | None = None
+    upstream_id: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    is_usage_estimated: bool = False
+    cost: float = 0.0
+    error: str | None = None
+    attempts: str = "[]"  # JSON: see `_attempt`
+
+
+COLUMNS = tuple(f.name for f in fields(Generation))
+_NAMES, _MARKS = ", ".join(COLUMNS), ", ".join("?" * len(COLUMNS))
+INSERT = f"INSERT OR REPLACE INTO generation ({_NAMES}) VALUES ({_MARKS})"
+SELECT = f"SELECT {_NAMES} FROM generation WHERE id = ?"
+ABORT = "UPDATE generation SET state = 'aborted', error = 'the server stopped' WHERE state = 'started'"
+ADD_USAGE = """
+    INSERT INTO key_usage (key_hash, day, cost, num_requests, last_used_at) VALUES (?, ?, ?, 1, ?)
+    ON CONFLICT (key_hash, day) DO UPDATE SET cost = cost + excluded.cost,
+        num_requests = num_requests + 1, last_used_at = max(last_used_at, excluded.last_used_at)
+"""
+INSERT_WORDS = (
+    "INSERT OR REPLACE INTO generation_words (id, started_at, input, completion, reasoning) "
+    "VALUES (?, ?, ?, ?, ?)"
+)
+SELECT_WORDS = "SELECT input, completion, reasoning FROM generation_words WHERE id = ?"
+# Bounded, so that one commit stays short.
+FORGET = (
+    "DELETE FROM generation WHERE id IN (SELECT id FROM generation WHERE started_at < ? LIMIT 5000)",
+    "DELETE FROM generation_words WHERE id IN "
+    "(SELECT id FROM generation_words WHERE started_at < ? LIMIT 5000)",
+)
+
+
+def started(request: InferenceRequest, at: float) -> Generation:
+    """What is known when a request begins."""
+    return Generation(
+        id=request.id,
+        state="started",
+        key_hash=request.key_id,
+        kind=request.kind,
+        requested_model=request.model,
+        is_stream=request.stream,
+        started_at=at,
+        session_id=request.session_id,
+        **_client(request.client),
+    )
+
+
+def ended(record: RequestRecord, client: Client) -> Generation:
+    """What is known when it has ended, however it did."""
+    served = record.attempts[-1] if record.served_endpoint and record.attempts else None
+    broke = served is not None and served.failure is not None and not record.is_cancelled
+    return Generation(
+        id=record.id,
+        state=_state(record),
+        key_hash=record.key_id,
+        kind=record.kind,
+        requested_model=record.requested_model,
+        is_stream=record.stream,
+        started_at=record.started_at,
+        session_id=record.session_id,
+        **_client(client),
+        status=record.status,
+        model=record.served_model,
+        endpoint=record.served_endpoint,
+        provider=record.served_provider,
+        duration_s=record.duration_s,
+        ttft_s=record.ttft_s,
+        finish_reason="error" if broke else served.finish_reason if served else None,
+        native_finish_reason=served.native_finish_reason if served else None,
+        service_tier=served.service_tier if served else None,
+        upstream_id=served.upstream_id if served else None,
+        prompt_tokens=record.usage.prompt_tokens,
+        completion_tokens=record.usage.completion_tokens,
+        cached_tokens=record.usage.cached_tokens,
+        reasoning_tokens=record.usage.reasoning_tokens,
+        is_usage_estimated=record.is_usage_estimated,
+        cost=record.cost.total,
+        error=record.error[:2000] if record.error else None,
+        attempts=json.dumps([_attempt(a) for a in record.attempts]).decode(),
+    )
+
+
+def from_row(row: Sequence[Any]) -> Generation:
+    values = dict(zip(COLUMNS, row, strict=True))
+    for name in ("is_stream", "is_usage_estimated"):
+        values[name] = bool(values[name])
+    return Generation(**values)
+
+
+def insert(generation: Generation) -> Statement:
+    return INSERT, tuple(_plain(getattr(generation, name)) for name in COLUMNS)
+
+
+def add_usage(generation: Generation) -> Statement:
+    """Book the cost under the key and the day; in the same transaction as the row it came from."""
+    at = generation.started_at
+    return ADD_USAGE, (generation.key_hash or NO_KEY, day_of(at), generation.cost, at)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "replace").decode()  # headers may hold bytes that are no text
+    return int(value) if isinstance(value, bool) else value
+
+
+def _state(record: RequestRecord) -> State:
+    if record.is_cancelled:
+        return "cancelled"
+    return "finished" if record.status < 400 else "failed"
+
+
+def _client(client: Client) -> dict[str, Any]:
+    texts = {
+        "user": client.user, "user_agent": client.user_agent,
+        "referer": client.referer, "title": client.title,
+    }  # fmt: skip
+    return {name: text[:MAX_TEXT] if text else None for name, text in texts.items()}
+
+
+def _attempt(attempt: AttemptRecord) -> Mapping[str, Any]:
+    return {
+        "endpoint": attempt.endpoint_id,
+        "model": attempt.model_id,
+        "provider": attempt.provider_name,
+        "status": attempt.status,
+        "failure": attempt.failure.value if attempt.failure else None,
+        "message": attempt.message[:500] or None,
+        "latency_s": attempt.duration_s,
+        "upstream_id": attempt.upstream_id,
+        "service_tier": attempt.service_tier,
+        "cost": attempt.cost.total,
+    }

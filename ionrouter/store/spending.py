@@ -1,0 +1,114 @@
+"""What each key has spent, day by day, and what its running requests may still spend.
+
+Reservations are what keeps twelve requests at once from passing a limit that one of them fills. One thread
+only, so that "is there room" and "take it" are one step. USD; times are wall clock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ionrouter.errors import RequestError
+from ionrouter.store.keys import ApiKey
+from ionrouter.store.periods import LimitReset, day_of, first_day
+
+NO_KEY = ""  # whoever called while keys were off
+ROUNDING = 1e-12  # USD; sums of floats may miss a limit by less
+
+
+@dataclass(slots=True)
+class Spending:
+    """One key's."""
+
+    days: dict[int, float] = field(default_factory=dict)  # UTC day -> USD
+    reserved: dict[str, float] = field(default_factory=dict)  # request -> USD
+    last_used_at: float | None = None
+
+    def since(self, reset: LimitReset | None, now: float) -> float:
+        """Add up the period that `now` is in."""
+        first = first_day(reset, now)
+        return sum(cost for day, cost in self.days.items() if day >= first)
+
+
+@dataclass(slots=True)
+class SpendingBook:
+    """All keys'. Filled from the file once, kept by settling every request."""
+
+    _keys: dict[str, Spending] = field(default_factory=dict)  # key hash -> spending
+
+    @classmethod
+    def load(cls, connection: sqlite3.Connection) -> SpendingBook:
+        """Read what the file knows: one row a key and day."""
+        book = cls()
+        for key, day, cost, last_used_at in connection.execute(
+            "SELECT key_hash, day, cost, last_used_at FROM key_usage"
+        ):
+            spending = book.of(key)
+            spending.days[day] = cost
+            spending.last_used_at = max(spending.last_used_at or 0.0, last_used_at)
+        return book
+
+    def of(self, key: str | None) -> Spending:
+        return self._keys.setdefault(key or NO_KEY, Spending())
+
+    def total(self) -> float:
+        return sum(sum(spending.days.values()) for spending in self._keys.values())
+
+    def remaining(self, key: ApiKey, now: float) -> float | None:
+        """USD left in this period, running requests aside, never below 0; None without a limit."""
+        if key.limit is None:
+            return None
+        return max(0.0, key.limit - self.of(key.hash).since(key.limit_reset, now))
+
+    def reserve(self, key: ApiKey, request_id: str, amount: float, now: float) -> None:
+        """Set aside what a request may cost at worst; raises RequestError 402 where a limit leaves no room.
+
+        What costs nothing is let through a used-up limit.
+        """
+        spending = self.of(key.hash)
+        if key.limit is not None and amount > 0:
+            spent, held = spending.since(key.limit_reset, now), sum(spending.reserved.values())
+            if spent + held + amount > key.limit + ROUNDING:
+                raise over_limit(key, amount, spent, held)
+        spending.reserved[request_id] = amount
+
+    def settle(self, key: str | None, request_id: str, cost: float, started_at: float) -> None:
+        """Give a request's reservation back and book what it did cost, under the day in which it began."""
+        spending = self.of(key)
+        spending.reserved.pop(request_id, None)
+        day = day_of(started_at)
+        spending.days[day] = spending.days.get(day, 0.0) + cost
+        spending.last_used_at = max(spending.last_used_at or 0.0, started_at)
+
+    def snapshot(self) -> Mapping[str, Mapping[int, float]]:
+        """Copy the sums, for comparing."""
+        return {key: dict(spending.days) for key, spending in self._keys.items()}
+
+
+def over_limit(key: ApiKey, amount: float, spent: float, held: float) -> RequestError:
+    """Say the limit, what is left of it, and what would help."""
+    assert key.limit is not None
+    left = max(0.0, key.limit - spent - held)
+    period = f" {key.limit_reset}" if key.limit_reset else ""
+    running = f", with {usd(held)} held for running requests" if held else ""
+    return RequestError(
+        f"this key's{period} limit is {usd(key.limit)} and {usd(left)} is left{running}; "
+        f"this request may cost up to {usd(amount)}: lower max_tokens or raise the limit",
+        status=402,
+        error_type="payment_required",
+        metadata={
+            "limit": key.limit,
+            "limit_remaining": left,
+            "limit_reset": key.limit_reset,
+            "reserved": held,
+            "required": amount,
+        },
+    )
+
+
+def usd(amount: float) -> str:
+    """Write dollars without noise: $0.0005, $5."""
+    text = f"{amount:.8f}".rstrip("0").rstrip(".")
+    return f"${text}"
