@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import subprocess
@@ -190,6 +191,7 @@ def test_files_and_modules_that_are_named_exist(name: str) -> None:
 _STORED = {"hub/", "hub-complete/", "downloads/", "hashes/", "locks/", "lists/", "weights/pypi/"}
 
 
+@functools.cache
 def _bare_names() -> set[str]:
     """Names of files without their folder; what is written beside a folder's name."""
     roots = (ROOT / "ionrouter", ROOT / "engine_ext", ROOT / "tests", ROOT / "docs")
