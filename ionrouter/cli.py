@@ -13,6 +13,7 @@ from ionrouter import __version__, log
 from ionrouter.errors import ConfigError, IonrouterError
 from ionrouter.redact import Redactor
 from ionrouter.settings import Settings, load_settings
+from ionrouter.store.periods import RESETS
 
 LOG_TEXT_BYTES = 16 * 1024  # a traceback is longer than what an upstream may put in a log
 
@@ -84,8 +85,13 @@ def _add_keys(keys: argparse.ArgumentParser) -> None:
     create = actions.add_parser("create", help="make a key and print it, this once")
     create.add_argument("name")
     create.add_argument("--management", action="store_true", help="for management routes, not for inference")
+    create.add_argument("--limit", type=float, metavar="USD", help="most it may spend (default: no limit)")
+    create.add_argument(
+        "--limit-reset", choices=RESETS, help="start the limit anew every UTC day, week (Monday) or month"
+    )
+    create.add_argument("--expires-at", metavar="TIME", help="last moment, UTC: 2026-12-31T00:00:00Z")
     create.set_defaults(run=run_keys_create)
-    listing = actions.add_parser("list", help="list all keys")
+    listing = actions.add_parser("list", help="list all keys, their limits and what they spent")
     listing.set_defaults(run=run_keys_list)
     for name, run in (
         ("disable", run_keys_disable),
@@ -200,7 +206,14 @@ def run_keys_create(args: argparse.Namespace) -> int:
     """Print the new key alone on stdout, so that it can be piped."""
     from ionrouter.commands import keys
 
-    return keys.create(_settings(args), args.name, "management" if args.management else "inference")
+    return keys.create(
+        _settings(args),
+        args.name,
+        "management" if args.management else "inference",
+        limit=args.limit,
+        limit_reset=args.limit_reset,
+        expires_at=args.expires_at,
+    )
 
 
 def run_keys_list(args: argparse.Namespace) -> int:

@@ -149,6 +149,11 @@ def test_keys_are_made_listed_disabled_and_deleted(folder: Path) -> None:
     assert "inference" in listed
     assert "management" in listed
     assert plain not in listed
+    limited = ionrouter(folder, "keys", "create", "robot", "--limit", "5", "--limit-reset", "monthly")
+    assert KEY_PATTERN.fullmatch(limited.stdout.strip())
+    assert "$5 monthly" in ionrouter(folder, "keys", "list").stdout
+    assert_one_line(ionrouter(folder, "keys", "create", "bad", "--limit", "-1"), "limit")
+    assert_one_line(ionrouter(folder, "keys", "create", "bad", "--expires-at", "soon"), "expires_at")
     assert "is disabled" in ionrouter(folder, "keys", "disable", "laptop").stdout
     assert "disabled" in ionrouter(folder, "keys", "list").stdout
     assert "is enabled" in ionrouter(folder, "keys", "enable", "laptop").stdout

@@ -10,31 +10,79 @@ from contextlib import closing
 from rich.table import Table
 
 from ionrouter.commands.console import make_console
+from ionrouter.errors import RequestError
+from ionrouter.schema.accounts import KeyToMake
+from ionrouter.schema.validation import validated
 from ionrouter.settings import Settings
-from ionrouter.store.keys import KeyKind, KeyStore
+from ionrouter.store.database import open_database
+from ionrouter.store.keys import ApiKey, KeyKind, KeyStore
+from ionrouter.store.periods import LimitReset
+from ionrouter.store.spending import SpendingBook, usd
 
 
-def create(settings: Settings, name: str, kind: KeyKind) -> int:
-    """Print the new key alone on stdout."""
+def create(
+    settings: Settings,
+    name: str,
+    kind: KeyKind,
+    *,
+    limit: float | None = None,
+    limit_reset: LimitReset | None = None,
+    expires_at: str | None = None,
+) -> int:
+    """Print the new key alone on stdout; raises RequestError for what POST /keys would refuse."""
+    body = {"name": name, "limit": limit, "limit_reset": limit_reset, "expires_at": expires_at}
+    if kind == "management" and limit is not None:
+        raise RequestError("limit: a management key spends nothing", param="limit")
+    asked = validated(KeyToMake, body)
     with closing(KeyStore.open(settings.database_path)) as store:
-        plain, key = store.create(name, kind, time.time())
+        plain, key = store.create(
+            name,
+            kind,
+            time.time(),
+            limit=asked.limit,
+            limit_reset=asked.limit_reset,
+            expires_at=asked.expires_at.timestamp() if asked.expires_at else None,
+        )
     print(f"{key.kind} key '{key.name}' ({key.hash[:12]}); it is shown this once:", file=sys.stderr)
     print(plain)
     return 0
 
 
 def show(settings: Settings) -> int:
-    with closing(KeyStore.open(settings.database_path)) as store:
-        keys = store.list()
+    """Print one row a key; spending is as of the last finished request."""
+    with closing(open_database(settings.database_path)) as connection:
+        keys, spending = KeyStore(connection).list(), SpendingBook.load(connection)
+    now = time.time()
     table = Table()
-    for heading in ("hash", "name", "label", "kind", "created", "state"):
+    for heading in ("hash", "name", "label", "kind", "created", "state", "limit", "left", "spent"):
         table.add_column(heading, overflow="fold")
     for key in keys:
-        created = datetime.datetime.fromtimestamp(key.created_at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        state = "disabled" if key.is_disabled else "enabled"
-        table.add_row(key.hash[:12], key.name, key.label, key.kind, created, state)
+        left = spending.remaining(key, now)
+        table.add_row(
+            key.hash[:12],
+            key.name,
+            key.label,
+            key.kind,
+            datetime.datetime.fromtimestamp(key.created_at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            _state(key, now),
+            _limit(key),
+            "" if left is None else usd(left),
+            usd(spending.of(key.hash).since(None, now)),
+        )
     make_console().print(table)
     return 0
+
+
+def _state(key: ApiKey, now: float) -> str:
+    if key.is_disabled:
+        return "disabled"
+    return "expired" if key.has_expired(now) else "enabled"
+
+
+def _limit(key: ApiKey) -> str:
+    if key.limit is None:
+        return ""
+    return f"{usd(key.limit)} {key.limit_reset}" if key.limit_reset else usd(key.limit)
 
 
 def set_disabled(settings: Settings, reference: str, disabled: bool) -> int:
