@@ -53,9 +53,12 @@ def _unrecognized(first: Mapping[str, Any], findings: Sequence[Mapping[str, Any]
     )
 
 
+_MEMBERS = frozenset({"str", "int", "constrained-str", "constrained-int"})
+
+
 def _names(loc: Sequence[int | str]) -> tuple[int | str, ...]:
     """Leave out what pydantic calls the members of a union: "str", "list[Part]", "literal[...]"."""
-    return tuple(p for p in loc if isinstance(p, int) or not (p in ("str", "int") or p.endswith("]")))
+    return tuple(p for p in loc if isinstance(p, int) or not (p in _MEMBERS or p.endswith("]")))
 
 
 def field_path(loc: Sequence[int | str]) -> str:
