@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,15 @@ def test_the_examples_of_the_api_run_as_written(tmp_path: Path) -> None:
                 ["bash", "-euo", "pipefail", "-c", code], capture_output=True, text=True, timeout=GUARD_S
             )
             assert done.returncode == 0 and done.stdout.startswith("{"), code + done.stdout + done.stderr
+
+
+def test_the_arrows_are_those_that_the_linter_holds() -> None:
+    settings = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in settings if contract["type"] == "layers")
+    arrows = re.search(r"(?ms)^```\n(cli .*?)\nengine ", text_of("docs/architecture.md"))
+    assert arrows is not None
+    drawn = [layer.strip() for layer in " ".join(arrows[1].split()).split("→")]
+    assert drawn == [layer.replace("ionrouter.", "") for layer in layers]
 
 
 def test_decisions_are_numbered_without_gaps_and_say_what_they_cost() -> None:
