@@ -60,11 +60,11 @@ class Server:
         return (self.state / "management.key").read_text().strip()
 
     def get(self, path: str, key: str | None = None) -> tuple[int, Any]:
-        return self._open(urllib.request.Request(self.url + path, headers=_headers(key)))
+        return self._open(urllib.request.Request(self.url + path, headers=headers(key)))
 
     def post(self, path: str, body: Any, key: str | None = None) -> tuple[int, Any]:
         data = json.dumps(body).encode()
-        return self._open(urllib.request.Request(self.url + path, data=data, headers=_headers(key)))
+        return self._open(urllib.request.Request(self.url + path, data=data, headers=headers(key)))
 
     def chat(self, **body: Any) -> tuple[int, Any]:
         return self.post("/api/v1/chat/completions", {**CHAT, **body})
@@ -105,7 +105,7 @@ class Server:
         return self.process.wait(GUARD_S)
 
 
-def _headers(key: str | None) -> dict[str, str]:
+def headers(key: str | None) -> dict[str, str]:
     return {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
 
 

@@ -1,0 +1,316 @@
+"""The whole server: what every accounting answer holds, whose it is, and what limits stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.accounts import COST, Bank, bank
+from tests.support.required_keys import assert_has_all
+from tests.support.sse import chunks
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+    with bank(tmp_path_factory.mktemp("bank"), log_prompts="true") as opened:
+        yield opened
+
+
+def test_every_required_key_of_every_answer_is_there(shared: Bank) -> None:
+    _, answer = shared.chat()
+    key, digest = shared.make_key(limit=1, limit_reset="daily")
+    generation = shared.generation(answer["id"])
+    assert_has_all("generation", generation)
+    for attempt in generation["provider_responses"]:
+        assert_has_all("provider_response", attempt)
+    content = shared.manage(f"/generation/content?id={answer['id']}")["data"]
+    assert_has_all("content", content)
+    assert_has_all("content_output", content["output"])
+    for path in ("/key", "/auth/key"):
+        own = shared.ask(path, key)["data"]
+        assert_has_all("key", own)
+        assert_has_all("rate_limit", own["rate_limit"])
+        assert_has_all("free_model_daily_requests", own["free_model_daily_requests"])
+        (budget,) = own["budgets"]
+        assert_has_all("budget", budget)
+        assert own["effective_budget"] == budget
+    assert_has_all("key_card", shared.manage(f"/keys/{digest}")["data"])
+    for card in shared.manage("/keys")["data"]:
+        assert_has_all("key_card", card)
+    assert_has_all("credits", shared.manage("/credits")["data"])
+    meta = shared.manage("/analytics/meta")["data"]
+    assert_has_all("meta", meta)
+    for metric in meta["metrics"]:
+        assert_has_all("meta_metric", metric)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_and_its_generation_agree(shared: Bank, stream: bool) -> None:
+    headers = {"HTTP-Referer": "https://app.example", "X-Title": "App", "User-Agent": "tester/1"}
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream, "user": "u-1"}
+    request = urllib.request.Request(
+        f"{shared.server.base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {**headers, "Content-Type": "application/json", "Authorization": f"Bearer {shared.key}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        text, name = response.read().decode(), response.headers["X-Generation-Id"]
+    last = chunks(text)[-1] if stream else json.loads(text)
+    found = shared.generation(name)
+    assert (found["id"], found["streamed"], found["cancelled"]) == (last["id"], stream, False)
+    assert (found["model"], found["provider_name"]) == (last["model"], last["provider"]) == ("acme/m", "Fake")
+    assert found["total_cost"] == found["usage"] == last["usage"]["cost"] == COST
+    assert found["native_tokens_prompt"] == last["usage"]["prompt_tokens"] == 10
+    assert found["native_tokens_completion"] == last["usage"]["completion_tokens"] == 3
+    assert (found["finish_reason"], found["api_type"]) == ("stop", "completions")
+    assert (found["http_referer"], found["user_agent"]) == ("https://app.example", "tester/1")
+    assert found["external_user"] == "u-1"
+    assert found["latency"] >= found["generation_time"] >= 0
+    assert found["created_at"].endswith("Z")
+
+
+def test_a_fallback_shows_every_attempt(shared: Bank) -> None:
+    _, answer = shared.chat(model="acme/fallback")
+    first, second = shared.generation(answer["id"])["provider_responses"]
+    assert (first["status"], first["provider_name"], first["message"]) == (503, "Bad", "no room")
+    assert (second["status"], second["provider_name"]) == (200, "Fake")
+
+
+def test_a_failed_request_has_a_generation_at_once(shared: Bank) -> None:
+    request = urllib.request.Request(
+        f"{shared.server.base_url}/chat/completions",
+        json.dumps({"model": "acme/broken", "messages": [{"role": "user", "content": "hi"}]}).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {shared.key}"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as failure:
+        urllib.request.urlopen(request, timeout=60)
+    name = failure.value.headers["X-Generation-Id"]
+    found = shared.generation(name)
+    assert (found["state"], found["status"], found["total_cost"]) == ("failed", failure.value.code, 0)
+    assert found["provider_responses"][0]["status"] == 503
+    assert found["provider_name"] is None
+    content = shared.manage(f"/generation/content?id={name}")["data"]
+    assert_has_all("content_error", content["error"])
+    assert content["output"] == {"completion": None, "reasoning": None}
+
+
+def test_a_dropped_stream_has_a_generation_with_what_it_used(shared: Bank) -> None:
+    body = {"model": "acme/slow", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    request = urllib.request.Request(
+        f"{shared.server.base_url}/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {shared.key}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        name = response.headers["X-Generation-Id"]
+        seen = b""
+        while b"word2" not in seen:
+            seen += response.readline()
+        running = shared.generation(name)  # answered from memory while it runs
+        assert (running["state"], running["cancelled"], running["finish_reason"]) == ("started", False, None)
+    shared.server.wait_for_event("request_finished", name)
+    found = shared.generation(name)
+    assert (found["cancelled"], found["status"], found["finish_reason"]) == (True, 499, None)
+    assert 1 <= found["native_tokens_completion"] < 200
+    assert found["is_usage_estimated"] is True
+    assert found["total_cost"] > 0
+
+
+def test_a_generation_belongs_to_the_key_that_made_it(shared: Bank) -> None:
+    _, answer = shared.chat()
+    other, _ = shared.make_key()
+    path = f"/api/v1/generation?id={answer['id']}"
+    assert shared.server.get(path, shared.key)[0] == 200
+    status, body = shared.server.get(path, other)
+    assert (status, body["error"]["metadata"]["error_type"]) == (404, "not_found")
+    assert shared.server.get(path)[0] == 401
+    assert shared.server.get("/api/v1/generation?id=gen-1-nothing", shared.key)[0] == 404
+    assert shared.server.get("/api/v1/generation", shared.key)[0] == 400
+
+
+def test_keys_of_the_two_kinds_stay_apart(shared: Bank) -> None:
+    management = shared.server.management_key()
+    assert shared.chat(management)[0] == 403
+    assert shared.server.get("/api/v1/generation?id=x", management)[0] == 403
+    for path in ("/keys", "/activity", "/analytics/meta", "/generation/content?id=x"):
+        assert shared.server.get(f"/api/v1{path}", shared.key)[0] == 403
+    assert shared.server.post("/api/v1/keys", {"name": "x"}, shared.key)[0] == 403
+    own = shared.ask("/key", management)["data"]
+    assert (own["is_management_key"], own["is_provisioning_key"]) == (True, True)
+
+
+def test_words_are_kept_only_where_prompts_are_logged(shared: Bank, tmp_path: Path) -> None:
+    _, answer = shared.chat(messages=[{"role": "user", "content": "say three words"}])
+    content = shared.manage(f"/generation/content?id={answer['id']}")["data"]
+    assert content["input"]["messages"] == [{"role": "user", "content": "say three words"}]
+    assert content["output"]["completion"] == "one two three"
+    with bank(tmp_path) as silent:
+        _, answer = silent.chat(messages=[{"role": "user", "content": "PRIVATE-WORDS"}])
+        status, body = silent.server.get(
+            f"/api/v1/generation/content?id={answer['id']}", silent.server.management_key()
+        )
+        assert status == 404
+        assert "LOG_PROMPTS" in body["error"]["message"]
+    stored = b"".join(p.read_bytes() for p in (tmp_path / "state").iterdir())
+    assert answer["id"].encode() in stored
+    assert b"PRIVATE-WORDS" not in stored
+
+
+def test_a_key_lives_from_its_making_to_its_deletion(shared: Bank) -> None:
+    key, digest = shared.make_key(name="life", limit=1, limit_reset="weekly", creator_user_id="user_1")
+    assert shared.chat(key)[0] == 200
+    card = shared.manage(f"/keys/{digest}")["data"]
+    assert (card["usage"], card["usage_weekly"], card["limit_remaining"]) == (COST, COST, 1 - COST)
+    assert card["last_used_at"] is not None
+    assert key not in json.dumps(shared.manage("/keys"))
+    assert change(shared, digest, {"limit": None, "name": "renamed"})["data"]["limit"] is None
+    changed = change(shared, digest, {"disabled": True})["data"]
+    assert (changed["name"], changed["disabled"], changed["limit_reset"]) == ("renamed", True, "weekly")
+    assert changed["updated_at"] is not None
+    assert shared.chat(key)[0] == 401
+    assert digest not in [card["hash"] for card in shared.manage("/keys")["data"]]
+    assert digest in [card["hash"] for card in shared.manage("/keys?include_disabled=true")["data"]]
+    spent = shared.manage("/credits")["data"]["total_usage"]
+    assert change(shared, digest, None) == {"deleted": True}
+    assert shared.server.get(f"/api/v1/keys/{digest}", shared.server.management_key())[0] == 404
+    assert shared.manage("/credits")["data"]["total_usage"] == spent
+
+
+def change(shared: Bank, digest: str, body: Any) -> Any:
+    """PATCH a key, or DELETE it where there is no body."""
+    request = urllib.request.Request(
+        f"{shared.server.base_url}/keys/{digest}",
+        json.dumps(body).encode() if body is not None else None,
+        {"Content-Type": "application/json", "Authorization": f"Bearer {shared.server.management_key()}"},
+        method="DELETE" if body is None else "PATCH",
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "x", "limit": -1}, "limit"),
+        ({"name": "x", "limit": "5"}, "limit"),
+        ({"name": "x", "limits": 5}, "limits"),
+        ({"name": "x", "limit_reset": "yearly"}, "limit_reset"),
+        ({"name": "x", "expires_at": "2027-01-01T00:00:00+02:00"}, "expires_at"),
+        ({"name": "x", "expires_at": "2027-01-01T00:00:00"}, "expires_at"),
+        ({"name": "x", "workspace_id": "other"}, "workspace_id"),
+    ],
+)
+def test_a_key_that_cannot_be_meant_is_refused(shared: Bank, body: Any, names: str) -> None:
+    status, answer = shared.server.post("/api/v1/keys", body, shared.server.management_key())
+    assert status == 400
+    assert names in answer["error"]["message"]
+
+
+def test_an_expired_key_is_refused(shared: Bank) -> None:
+    key, digest = shared.make_key(expires_at="2020-01-01T00:00:00Z")
+    status, body = shared.chat(key)
+    assert (status, body["error"]["message"]) == (401, "this API key has expired")
+    assert shared.manage(f"/keys/{digest}")["data"]["expires_at"] == "2020-01-01T00:00:00.000Z"
+
+
+def test_of_twelve_at_once_a_limit_lets_as_many_through_as_it_pays_for(shared: Bank) -> None:
+    """1 prompt token is 1e-6, 100 completion tokens are 0.0002: one fits the limit, two do not."""
+    key, digest = shared.make_key(limit=0.00021)
+    answers: list[tuple[int, Any]] = []
+    barrier = threading.Barrier(12)
+
+    def ask() -> None:
+        barrier.wait()
+        answers.append(
+            shared.chat(key, model="acme/slow", max_tokens=100, provider={"options": {"slow": FEW}})
+        )
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(status for status, _ in answers) == [200, *[402] * 11]
+    refused = next(body for status, body in answers if status == 402)["error"]
+    assert refused["metadata"]["error_type"] == "payment_required"
+    assert "limit is $0.00021 and $0.000009 is left" in refused["message"]
+    assert refused["metadata"]["limit"] == 0.00021
+    # Settled: what it did cost, 10 and 5 tokens, is booked, and the rest of the reservation is free again.
+    assert shared.manage(f"/keys/{digest}")["data"]["usage"] == 0.00002
+    assert shared.chat(key, model="acme/slow", max_tokens=100)[0] == 402
+    assert shared.chat(key, max_tokens=50)[0] == 200
+
+
+FEW = {"tokens": 5, "gap_s": 0.4}
+
+
+def test_a_used_up_limit_still_allows_what_costs_nothing(shared: Bank) -> None:
+    key, _ = shared.make_key(limit=0)
+    assert shared.chat(key)[0] == 402
+    assert shared.chat(key, model="acme/free")[0] == 200
+    own = shared.ask("/key", key)["data"]
+    assert (own["limit"], own["limit_remaining"], own["usage"]) == (0, 0, 0)
+
+
+def test_a_failure_gives_its_reservation_back(shared: Bank) -> None:
+    key, _ = shared.make_key(limit=0.0003)
+    for _ in range(3):
+        assert shared.chat(key, model="acme/broken", max_tokens=100)[0] == 503
+    assert shared.chat(key, max_tokens=100)[0] == 200
+
+
+def test_a_key_with_a_limit_uses_no_endpoint_that_nobody_priced(shared: Bank) -> None:
+    """G114: what costs nobody knows how much would never end a budget."""
+    key, _ = shared.make_key(limit=5)
+    status, body = shared.chat(key, model="acme/unpriced")
+    assert status == 402
+    assert "far/acme/unpriced" in body["error"]["message"]
+    status, answer = shared.chat(key, model="acme/half-priced")
+    assert (status, answer["provider"]) == (200, "Fake")
+    assert len(shared.generation(answer["id"], key)["provider_responses"]) == 1
+
+
+def test_activity_and_analytics_answer_operators(shared: Bank) -> None:
+    shared.chat()
+    assert shared.manage("/activity") == {"data": []}  # nothing is older than today
+    status, body = shared.server.get("/api/v1/activity?date=2020-01-01", shared.server.management_key())
+    assert (status, body["error"]["param"]) == (400, "date")
+    query = {"metrics": ["request_count", "p95_latency", "error_rate"], "dimensions": ["endpoint"]}
+    status, body = shared.server.post("/api/v1/analytics/query", query, shared.server.management_key())
+    assert status == 200
+    assert_has_all("analytics", body["data"])
+    assert_has_all("analytics_metadata", body["data"]["metadata"])
+    assert body["data"]["metadata"]["row_count"] == len(body["data"]["data"])
+    row = next(row for row in body["data"]["data"] if row["endpoint"] == "fake/acme/m")
+    assert row.keys() == {*query["metrics"], "endpoint", "latency_samples"}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"metrics": []}, "metrics"),
+        ({"metrics": ["nonsense"]}, "metrics[0]"),
+        ({"dimensions": ["id; DROP TABLE generation"]}, "dimensions[0]"),
+        ({"dimensions": ["model", "provider", "endpoint"]}, "dimensions"),
+        ({"granularity": "second"}, "granularity"),
+        ({"order_by": {"field": "p50_ttft", "direction": "asc"}}, "order_by.field"),
+        ({"filters": [{"field": "model", "operator": "like", "value": "x"}]}, "filters[0].operator"),
+        ({"filters": [{"field": "model", "operator": "in", "value": "x"}]}, "filters[0].value"),
+        ({"filters": [{"field": "model", "operator": "eq", "value": ["x"]}]}, "filters[0].value"),
+        ({"time_range": {"start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}}, "time_range"),
+        ({"limit": 10_001}, "limit"),
+        ({"metric": "x"}, "metric"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_names_its_fault(shared: Bank, change: Any, param: str) -> None:
+    query = {"metrics": ["request_count"], **change}
+    status, body = shared.server.post("/api/v1/analytics/query", query, shared.server.management_key())
+    assert (status, body["error"]["param"]) == (400, param)
