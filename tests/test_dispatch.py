@@ -811,7 +811,7 @@ async def test_a_whole_answer_is_put_together_from_an_upstream_that_streams() ->
 
 
 async def test_embeddings_commit_on_their_data() -> None:
-    bench = Bench.of(route("m", then("a")))
+    bench = Bench.of(route("m", then("a"), output_modalities=("embeddings",)))
     answer = await bench.run(request(kind="embeddings", body={"input": "x"}))
     whole = next(e for e in answer.events if isinstance(e, Complete))
     assert whole.data[0]["object"] == "embedding"

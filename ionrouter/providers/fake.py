@@ -187,7 +187,9 @@ async def _whole(script: Script, request: UpstreamRequest) -> AsyncIterator[Prov
         raise script.error(request.endpoint.provider.name)
     usage = _usage(script, request)
     if request.kind == "embeddings":
-        yield Complete(usage=usage, data=({"object": "embedding", "index": 0, "embedding": [0.0, 1.0]},))
+        rows = range(_num_inputs(request.body.get("input")))
+        data = ({"object": "embedding", "index": i, "embedding": [float(i), 1.0]} for i in rows)
+        yield Complete(usage=usage, data=tuple(data))
         return
     text = "".join(pieces)
     if not text and not script.tool_calls and script.finish_reason is None:
@@ -212,6 +214,11 @@ async def _wait(script: Script, number: int) -> None:
 
 def _text_key(request: UpstreamRequest) -> str:
     return "content" if request.kind == "chat" else "text"
+
+
+def _num_inputs(given: Any) -> int:
+    """A string and a list of token ids are one input; other lists hold one each."""
+    return len(given) if isinstance(given, list) and given and not isinstance(given[0], int) else 1
 
 
 def _usage(script: Script, request: UpstreamRequest) -> Usage | None:

@@ -29,6 +29,9 @@ models:
         prices: { prompt: 1, completion: 2 }
         supported_parameters: [temperature, max_tokens, tools, tool_choice, stop, seed]
         options: { text: "Hello from the router", reasoning: "thinking" }
+  acme/embed:
+    output_modalities: [embeddings]
+    endpoints: [ { provider: fake, prices: { prompt: 1, completion: 0 } } ]
   acme/slow: { endpoints: [ { provider: slow } ] }
   acme/tools:
     endpoints:

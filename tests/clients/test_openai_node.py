@@ -39,6 +39,16 @@ def test_tool_calls_completions_and_models(seen: Any) -> None:
     assert seen["model"] == "acme/hello"
 
 
+def test_embeddings_come_in_the_base64_it_asks_for(seen: Any) -> None:
+    """This client returns an empty vector, without an error, when base64 is ignored."""
+    assert seen["embeddings"] == [[0, 1], [1, 1]]
+
+
+def test_responses_in_both_modes(seen: Any) -> None:
+    assert seen["response"] == {"text": "Hello from the router", "status": "completed"}
+    assert seen["responseStream"] == {"text": "Hello from the router", "last": "response.completed"}
+
+
 def test_errors_have_their_types(seen: Any) -> None:
     assert (seen["unknown"]["name"], seen["unknown"]["status"]) == ("BadRequestError", 400)
     assert (seen["limited"]["name"], seen["limited"]["status"]) == ("RateLimitError", 429)

@@ -73,6 +73,17 @@ def test_legacy_completions(client: OpenAI) -> None:
     assert "".join(c.choices[0].text for c in pieces if c.choices) == "Hello from the router"
 
 
+def test_embeddings(client: OpenAI) -> None:
+    """The client asks for base64 unless told otherwise, and decodes it."""
+    answer = client.embeddings.create(model="acme/embed", input=["a", "b"])
+    assert [row.embedding for row in answer.data] == [[0.0, 1.0], [1.0, 1.0]]
+    plain = client.embeddings.create(model="acme/embed", input="a", encoding_format="float")
+    assert plain.data[0].embedding == [0.0, 1.0]
+    assert answer.usage.prompt_tokens == 10
+    with pytest.raises(openai.BadRequestError, match="does not make embeddings"):
+        client.embeddings.create(model="acme/hello", input="a")
+
+
 def test_models(client: OpenAI) -> None:
     listed = {model.id: model for model in client.models.list()}
     assert "acme/hello" in listed

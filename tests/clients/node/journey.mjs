@@ -28,6 +28,17 @@ seen.models = [];
 for await (const row of client.models.list()) seen.models.push(row.id);
 seen.model = (await client.models.retrieve(model)).id;
 
+const vectors = await client.embeddings.create({ model: "acme/embed", input: ["a", "b"] });
+seen.embeddings = vectors.data.map((row) => [...row.embedding]);
+
+const answer = await client.responses.create({ model, input: "hi" });
+seen.response = { text: answer.output_text, status: answer.status };
+seen.responseStream = { text: "", last: "" };
+for await (const event of await client.responses.create({ model, input: "hi", stream: true })) {
+  if (event.type === "response.output_text.delta") seen.responseStream.text += event.delta;
+  seen.responseStream.last = event.type;
+}
+
 async function failure(body) {
   try {
     const answer = await client.chat.completions.create({ messages, ...body });
