@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.support import docs_tables
+from tests.support.pages import ROOT
 
 ROOT = Path(__file__).parents[2]
 TO_DO = "TO DO"  # stands where words are missing, until somebody writes them
