@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from tests.support import docs_tables
 from tests.support.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 TO_DO = "TO DO"  # stands where words are missing, until somebody writes them
 _MADE = re.compile(r"(?ms)^<!-- made: ([\w-]+) -->\n(.*?)^<!-- end: \1 -->$")
 Rows = Callable[[], Iterable[Sequence[str]]]
