@@ -17,6 +17,7 @@ _OTHER = frozenset(
     ("functions", "function_call", "modalities", "audio", "service_tier", "prompt_cache_key", "thinking")
 )
 _EMBEDDING = frozenset(("input", "dimensions", "encoding_format", "input_type"))
+CLAUDE = "anthropic-claude-v1"  # reasoning details that are Claude's own
 _NOT_LITELLM = frozenset(("reasoning", "structured_outputs", "top_a"))
 _ALLOWED = (MODEL_PARAMETERS | _INPUT | _OTHER) - _NOT_LITELLM
 
@@ -46,7 +47,28 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
     options = request.endpoint.options or request.endpoint.provider.options
     body = with_one_length(dict(request.body), options.get("max_tokens_field"))
     allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
+    if isinstance(messages := allowed.get("messages"), list):
+        allowed["messages"] = [_with_thinking(message) for message in messages]
     return {**allowed, **_reasoning(body.get("reasoning"))}
+
+
+def _with_thinking(message: Any) -> Any:
+    """Claude's signed thoughts in litellm's words: without them Claude refuses a tool loop."""
+    details = message.get("reasoning_details") if isinstance(message, Mapping) else None
+    blocks = [
+        block
+        for detail in (details if isinstance(details, list) else ())
+        if isinstance(detail, Mapping) and detail.get("format") == CLAUDE and (block := _thinking(detail))
+    ]
+    return {**message, "thinking_blocks": blocks} if blocks else message
+
+
+def _thinking(detail: Mapping[str, Any]) -> dict[str, Any] | None:
+    if detail.get("data"):
+        return {"type": "redacted_thinking", "data": detail["data"]}
+    if not detail.get("signature"):
+        return None  # nobody would take an unsigned thought back
+    return {"type": "thinking", "thinking": detail.get("text") or "", "signature": detail["signature"]}
 
 
 def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,47 @@ async def ask(litellm: LiteLLMProvider, script: Script, *, stream: bool = True) 
     return answer
 
 
+async def test_signed_thoughts_and_cache_marks_reach_claude_again(litellm: LiteLLMProvider) -> None:
+    """Without its signature Claude refuses the turn after a tool call."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    details = [
+        {
+            "type": "reasoning.text",
+            "text": "hm",
+            "signature": "SIG",
+            "format": "anthropic-claude-v1",
+            "index": 0,
+        },
+        {"type": "reasoning.encrypted", "data": "SEALED", "format": "anthropic-claude-v1", "index": 1},
+        {"type": "reasoning.text", "text": "not Claude's", "signature": "x", "format": "unknown", "index": 2},
+    ]
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "rules", **mark}]},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_details": details},
+        {"role": "tool", "tool_call_id": "toolu_1", "content": "4"},
+    ]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    thinking = {"max_tokens": 2000}
+    body = {"messages": messages, "tools": tools, "reasoning": thinking, "max_tokens": 4000}
+    with Upstream(chunked([*BODY, *END])) as up:
+        endpoint = make_endpoint(
+            up.url, type="litellm", litellm_provider="anthropic", key_variable="UP_KEY",
+            upstream_model="claude-sonnet-4-5",
+        )  # fmt: skip
+        await collect(litellm, make_request(endpoint, body, stream=True))
+        sent = up.requests[0].json()
+    assert sent["messages"][1]["content"][:2] == [
+        {"type": "thinking", "thinking": "hm", "signature": "SIG"},
+        {"type": "redacted_thinking", "data": "SEALED"},
+    ]
+    assert sent["messages"][1]["content"][2]["type"] == "tool_use"
+    assert "not Claude's" not in json.dumps(sent)
+    assert sent["system"][0]["cache_control"] == {"type": "ephemeral"}
+    assert sent["thinking"] == {"type": "enabled", "budget_tokens": 2000}
+
+
 async def test_a_stream_arrives_in_our_words(litellm: LiteLLMProvider) -> None:
     answer = await ask(litellm, chunked([*BODY, *END]))
     assert answer.error is None
