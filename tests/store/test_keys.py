@@ -132,3 +132,45 @@ def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
     raw.close()
     with pytest.raises(ConfigError, match="newer version"):
         open_database(path)
+
+
+def test_generations_that_are_written_do_not_make_keys_be_read_again(path: Path) -> None:
+    store = KeyStore.open(path)
+    plain, key = store.create("a", "inference", 1.0)
+    assert store.find(plain) == key
+    before = store.by_hash(key.hash)
+    other = open_database(path)
+    other.execute("INSERT INTO key_usage VALUES ('k', 1, 0.5, 1, 2.0)")
+    assert store.by_hash(key.hash) is before  # the same object: not read again
+    other.execute("UPDATE api_key SET disabled = 1")
+    other.execute("UPDATE key_version SET version = version + 1")
+    assert store.find(plain) != key
+    other.close()
+
+
+def test_a_limit_is_kept_changed_and_taken_away(path: Path) -> None:
+    store = KeyStore.open(path)
+    plain, key = store.create(
+        "a", "inference", 1.0, limit=5.0, limit_reset="monthly", expires_at=9.0, creator_user_id="u"
+    )
+    assert store.find(plain) == key
+    assert (key.limit, key.limit_reset, key.has_expired(8.9), key.has_expired(9.0)) == (
+        5.0, "monthly", False, True,
+    )  # fmt: skip
+    changed = store.update(key.hash, {"limit": None, "disabled": True}, 3.0)
+    assert (changed.limit, changed.is_disabled, changed.updated_at) == (None, True, 3.0)
+    assert (changed.limit_reset, changed.name) == ("monthly", "a")
+
+
+def test_a_file_of_the_first_version_keeps_its_keys(path: Path) -> None:
+    path.parent.mkdir()
+    old = sqlite3.connect(path, isolation_level=None)
+    old.executescript(MIGRATIONS[0])
+    old.execute("PRAGMA user_version=1")
+    digest = hash_of("sk-or-v1-" + "0" * 64)
+    old.execute("INSERT INTO api_key VALUES (?, 'old', 'label', 'inference', 0, 1.0)", (digest,))
+    old.close()
+    store = KeyStore.open(path)
+    key = store.by_hash(digest)
+    assert key is not None
+    assert (key.name, key.limit, key.includes_byok, key.expires_at) == ("old", None, False, None)

@@ -1,0 +1,57 @@
+"""What a request may cost at most: bounds by the caller, the endpoint, the context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ionrouter.balancing.worst_case import UNBOUNDED_TOKENS, max_completion, worst_case
+from tests.support.routes import endpoint, price, request
+
+
+@pytest.mark.parametrize(
+    ("bounds", "max_tokens", "expected"),
+    [
+        ({}, None, UNBOUNDED_TOKENS),
+        ({}, 100_000, 100_000),
+        ({"context_length": 1010}, None, 1000),
+        ({"context_length": 1010}, 100_000, 1000),
+        ({"context_length": 1010, "max_completion_tokens": 64}, None, 64),
+        ({"context_length": 1010, "max_completion_tokens": 64}, 8, 8),
+        ({"context_length": 5}, None, 0),
+    ],
+)
+def test_the_tightest_bound_counts(bounds: dict[str, Any], max_tokens: int | None, expected: int) -> None:
+    assert max_completion(endpoint("a", **bounds), request(max_tokens=max_tokens)) == expected
+
+
+def test_the_dearest_candidate_counts() -> None:
+    cheap, dear = endpoint("a", price=price(1, 2)), endpoint("b", price=price(10, 20, request=0.5))
+    assert worst_case([cheap, dear], request(max_tokens=100)) == pytest.approx(0.0001 + 0.002 + 0.5)
+    assert worst_case([cheap], request(max_tokens=100)) == pytest.approx(0.00001 + 0.0002)
+    assert worst_case([], request()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("body", "factor"),
+    [
+        ({"n": 3}, 3),
+        ({"n": 2, "best_of": 5}, 5),
+        ({"prompt": ["a", "b"]}, 2),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": [[1], [2]], "n": 2}, 4),
+    ],
+)
+def test_every_answer_that_is_computed_counts(body: dict[str, Any], factor: int) -> None:
+    one = endpoint("a", price=price(0, 1_000_000))
+    assert worst_case([one], request(body=body, max_tokens=1)) == factor
+
+
+def test_a_prompt_may_be_written_to_a_cache_and_cost_more() -> None:
+    one = endpoint("a", price=price(1_000_000, 0, cache_write=1_250_000, cache_read=100_000))
+    assert worst_case([one], request(max_tokens=1)) == 12.5
+
+
+def test_embeddings_have_no_completion() -> None:
+    assert max_completion(endpoint("a"), request(kind="embeddings")) == 0

@@ -1,0 +1,284 @@
+"""Reports against a recount of the rows in plain Python; activity by day."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ionrouter.store.database import migrate
+from ionrouter.store.generation import COLUMNS, INSERT, Generation
+from ionrouter.store.periods import DAY_S, date_of, day_of
+from ionrouter.store.report import Filter, Question, activity, answer, last_days
+from ionrouter.store.report_terms import DIMENSIONS, GRANULARITIES, METRICS, QUANTITIES
+
+START = 1_795_000_000.0
+END = START + 40 * DAY_S
+Rows = Sequence[Generation]
+
+
+def generations() -> st.SearchStrategy[Generation]:
+    tokens = st.integers(0, 200_000)
+    seconds = st.floats(0.001, 600, allow_nan=False)
+    return st.builds(
+        Generation,
+        id=st.uuids().map(str),
+        state=st.sampled_from(["started", "finished", "finished", "failed", "cancelled", "aborted"]),
+        key_hash=st.sampled_from([None, "k1", "k2"]),
+        kind=st.sampled_from(["chat", "embeddings"]),
+        requested_model=st.sampled_from(["a", "b"]),
+        is_stream=st.booleans(),
+        started_at=st.floats(START - DAY_S, END + DAY_S, allow_nan=False),
+        referer=st.sampled_from([None, "https://x.example"]),
+        status=st.sampled_from([None, 200, 429, 404, 499, 502]),
+        model=st.sampled_from([None, "a", "a:free"]),
+        endpoint=st.sampled_from([None, "p/a", "q/a"]),
+        provider=st.sampled_from([None, "P", "Q"]),
+        duration_s=st.none() | seconds,
+        ttft_s=st.none() | seconds,
+        finish_reason=st.sampled_from([None, "stop", "length"]),
+        prompt_tokens=tokens,
+        completion_tokens=st.integers(0, 300),
+        cached_tokens=tokens,
+        reasoning_tokens=tokens,
+        cost=st.floats(0, 10, allow_nan=False),
+        attempts=st.sampled_from(["[]", "[{}]", "[{}, {}]"]),
+    )
+
+
+def filled(rows: Rows) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(connection)
+    connection.executemany(INSERT, [[getattr(row, name) for name in COLUMNS] for row in rows])
+    return connection
+
+
+# What each name means, said a second time.
+
+FAILED = ("failed", "aborted")
+
+
+def _share(rows: Rows, has: Callable[[Generation], Any], of: Callable[[Generation], Any]) -> float | None:
+    total = sum(of(row) for row in rows)
+    return sum(has(row) for row in rows) / total if total else None
+
+
+def _counted(row: Generation) -> bool:
+    return row.state != "cancelled"
+
+
+PLAIN: dict[str, Callable[[Rows], Any]] = {
+    "request_count": len,
+    "tokens_total": lambda rows: sum(r.prompt_tokens + r.completion_tokens for r in rows),
+    "tokens_prompt": lambda rows: sum(r.prompt_tokens for r in rows),
+    "tokens_completion": lambda rows: sum(r.completion_tokens for r in rows),
+    "reasoning_tokens": lambda rows: sum(r.reasoning_tokens for r in rows),
+    "cached_tokens": lambda rows: sum(r.cached_tokens for r in rows),
+    "cache_hit_rate": lambda rows: _share(rows, lambda r: r.cached_tokens, lambda r: r.prompt_tokens),
+    "total_usage": lambda rows: sum(r.cost for r in rows),
+    "error_count": lambda rows: sum(r.state in FAILED for r in rows),
+    "error_rate": lambda rows: _share(rows, lambda r: r.state in FAILED, _counted),
+    "server_error_rate": lambda rows: _share(
+        rows, lambda r: r.state in FAILED and (r.status is None or r.status >= 500), _counted
+    ),
+    "rate_limited_rate": lambda rows: _share(rows, lambda r: r.status == 429, _counted),
+    "cancelled_rate": lambda rows: _share(rows, lambda r: r.state == "cancelled", lambda r: 1),
+    "fallback_rate": lambda rows: _share(rows, lambda r: r.attempts.count("{}") > 1, lambda r: 1),
+}
+
+
+def samples(quantity: str, rows: Rows) -> list[float]:
+    done = [r for r in rows if r.state == "finished"]
+    if quantity == "latency":
+        return sorted(r.duration_s * 1000 for r in done if r.duration_s is not None)
+    if quantity == "throughput":
+        fast = [r.completion_tokens / r.duration_s for r in done if r.completion_tokens and r.duration_s]
+        return sorted(fast, reverse=True)
+    streams = [r for r in rows if r.is_stream and r.state in ("finished", "cancelled")]
+    return sorted(r.ttft_s * 1000 for r in streams if r.ttft_s is not None)
+
+
+def expected(name: str, rows: Rows) -> Any:
+    if name in PLAIN:
+        return PLAIN[name](rows)
+    figure, quantity = name.split("_")
+    found = samples(quantity, rows)
+    if figure == "avg":
+        return sum(found) / len(found) if found else None
+    if len(found) < 5:
+        return None
+    return found[math.ceil(int(figure[1:]) * len(found) / 100 - 1e-9) - 1]
+
+
+BUCKETS = ((1000, "0-1k"), (8000, "1k-8k"), (32_000, "8k-32k"), (128_000, "32k-128k"))
+VALUES: dict[str, Callable[[Generation], Any]] = {
+    "model": lambda r: r.model or r.requested_model,
+    "requested_model": lambda r: r.requested_model,
+    "provider": lambda r: r.provider,
+    "endpoint": lambda r: r.endpoint,
+    "api_key_id": lambda r: r.key_hash,
+    "origin": lambda r: r.referer,
+    "app": lambda r: r.title or r.referer,
+    "external_user": lambda r: r.user,
+    "session_id": lambda r: r.session_id,
+    "finish_reason": lambda r: r.finish_reason,
+    "status": lambda r: r.status,
+    "state": lambda r: r.state,
+    "api_type": lambda r: r.kind,
+    "streamed": lambda r: int(r.is_stream),
+    "context_length_bucket": lambda r: next((n for most, n in BUCKETS if r.prompt_tokens < most), "128k+"),
+    "generation_id": lambda r: r.id,
+}
+
+
+def date(granularity: str | None, row: Generation) -> str | None:
+    if granularity is None:
+        return None
+    at = datetime.datetime.fromtimestamp(int(row.started_at), datetime.UTC)
+    if granularity == "week":
+        at -= datetime.timedelta(days=at.weekday())
+    form = {"minute": "%Y-%m-%dT%H:%M:00Z", "hour": "%Y-%m-%dT%H:00:00Z", "month": "%Y-%m-01"}
+    return at.strftime(form.get(granularity, "%Y-%m-%d"))
+
+
+def test_the_recount_knows_every_name() -> None:
+    assert {m for m in METRICS if m.split("_")[-1] not in QUANTITIES} == PLAIN.keys()
+    assert DIMENSIONS.keys() == VALUES.keys()
+
+
+def assert_same(found: Any, wanted: Any, name: str) -> None:
+    if found is None or wanted is None:
+        assert found is wanted, name
+    else:
+        assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12), name
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(generations(), max_size=60, unique_by=lambda g: g.id),
+    dimensions=st.lists(st.sampled_from(sorted(DIMENSIONS)), max_size=2, unique=True),
+    granularity=st.none() | st.sampled_from(sorted(GRANULARITIES)),
+)
+def test_every_metric_equals_a_recount(rows: Rows, dimensions: list[str], granularity: str | None) -> None:
+    question = Question(list(METRICS), START, END, dimensions, granularity=granularity, limit=10_000)
+    connection = filled(rows)
+    report = answer(question, connection)
+    groups: dict[tuple[Any, ...], list[Generation]] = defaultdict(list)
+    for row in rows:
+        if START <= row.started_at < END and row.state != "started":
+            groups[(date(granularity, row), *(VALUES[d](row) for d in dimensions))].append(row)
+    assert len(report.rows) == len(groups)
+    assert not report.is_truncated
+    for found in report.rows:
+        mine = groups[(found.get("date"), *(found[d] for d in dimensions))]
+        for name in METRICS:
+            assert_same(found[name], expected(name, mine), name)
+        for quantity in QUANTITIES:
+            assert found[f"{quantity}_samples"] == len(samples(quantity, mine))
+
+
+OPERATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": lambda value, wanted: bool(value == wanted),
+    "neq": lambda value, wanted: bool(value != wanted),
+    "gt": lambda value, wanted: value is not None and bool(value > wanted),
+    "gte": lambda value, wanted: value is not None and bool(value >= wanted),
+    "lt": lambda value, wanted: value is not None and bool(value < wanted),
+    "lte": lambda value, wanted: value is not None and bool(value <= wanted),
+    "in": lambda value, wanted: value is not None and value in wanted,
+    "not_in": lambda value, wanted: value is not None and value not in wanted,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(generations(), max_size=40, unique_by=lambda g: g.id),
+    operator=st.sampled_from(sorted(OPERATIONS)),
+    field=st.sampled_from(["status", "endpoint"]),
+    includes_unset=st.booleans(),
+)
+def test_a_filter_keeps_what_a_recount_keeps(
+    rows: Rows, operator: str, field: str, includes_unset: bool
+) -> None:
+    wanted: Any = 429 if field == "status" else "p/a"
+    takes_list = operator in ("in", "not_in")
+    item = Filter(field, operator, [wanted] if takes_list else wanted, includes_unset and takes_list)
+    question = Question(["request_count"], START, END, filters=[item])
+    counted = [
+        row
+        for row in rows
+        if START <= row.started_at < END
+        and row.state != "started"
+        and (
+            OPERATIONS[operator](VALUES[field](row), item.value)
+            or (item.includes_unset and VALUES[field](row) is None)
+        )
+    ]
+    found = answer(question, filled(rows)).rows
+    assert [row["request_count"] for row in found] == ([len(counted)] if counted else [])
+
+
+def _row(name: str, **changes: Any) -> Generation:
+    base: dict[str, Any] = {
+        "state": "finished", "key_hash": "k1", "kind": "chat", "requested_model": "m", "is_stream": True,
+        "started_at": START, "model": "m", "endpoint": "p/m", "provider": "P", "status": 200,
+    }  # fmt: skip
+    return Generation(id=name, **{**base, **changes})
+
+
+def test_rows_come_as_ordered_and_limits_say_that_they_cut() -> None:
+    rows = [
+        _row(f"{endpoint}-{day}-{i}", endpoint=endpoint, started_at=START + day * DAY_S)
+        for endpoint, count in (("a", 1), ("b", 3), ("c", 2))
+        for day in range(3)
+        for i in range(count)
+    ]
+    connection = filled(rows)
+    busiest = Question(["request_count"], START, END, ["endpoint"])
+    assert [r["endpoint"] for r in answer(busiest, connection).rows] == ["b", "c", "a"]
+    by_day = Question(["tokens_total"], START, END, ["endpoint"], granularity="day", group_limit=2, limit=5)
+    report = answer(by_day, connection)
+    first, second = (date_of(day_of(START) + day).isoformat() for day in (0, 1))
+    assert [(r["date"], r["endpoint"]) for r in report.rows] == [
+        (first, "a"), (first, "b"), (first, "c"), (second, "a"), (second, "b"),
+    ]  # fmt: skip
+    assert report.is_truncated
+    assert "request_count" not in report.rows[0]
+    cheapest = Question(["request_count"], START, END, ["endpoint"], order_by="request_count")
+    assert [r["endpoint"] for r in answer(cheapest, connection).rows] == ["a", "c", "b"]
+
+
+def test_activity_adds_up_whole_days_by_endpoint() -> None:
+    today = day_of(START)
+    rows = [
+        _row("a", started_at=(today - 1) * DAY_S, cost=0.5, prompt_tokens=3, cached_tokens=1),
+        _row("b", started_at=today * DAY_S - 0.001, cost=0.25, completion_tokens=2, reasoning_tokens=1),
+        _row("c", started_at=today * DAY_S, cost=9),  # today is not over
+        _row("d", started_at=(today - 30) * DAY_S, key_hash="k2"),
+        _row("e", started_at=(today - 30) * DAY_S - 0.001),  # too old
+        _row("f", started_at=(today - 1) * DAY_S, state="failed", endpoint=None, model=None, provider=None),
+    ]
+    connection = filled(rows)
+    days = last_days(today)
+    assert len(days) == 30
+    found = activity(connection, (min(days.values()), max(days.values()) + 1))
+    assert [(r["date"], r["requests"], r["usage"]) for r in found] == [
+        (max(days), 2, 0.75),
+        (min(days), 1, 0.0),
+    ]
+    first = found[0]
+    assert (first["prompt_tokens"], first["completion_tokens"]) == (3, 2)
+    assert (first["reasoning_tokens"], first["cached_tokens"]) == (1, 1)
+    only = activity(connection, (today - 30, today), key_hash="k2")
+    assert [r["date"] for r in only] == [min(days)]
+    assert activity(connection, (today - 30, today), user_id="nobody") == []
+    plan = connection.execute(
+        "EXPLAIN QUERY PLAN SELECT sum(cost) FROM generation WHERE started_at >= 1 AND started_at < 2"
+    ).fetchall()
+    assert "generation_started" in plan[0][3]  # a range of an index, not the table

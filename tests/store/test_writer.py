@@ -1,0 +1,145 @@
+"""The writer's thread: one commit for all that waits, bad rows alone, trouble survived, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ionrouter.store.database import open_database
+from ionrouter.store.writer import Writer
+
+ADD = "INSERT INTO key_usage VALUES (?, 1, 0.5, 1, 2.0)"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "state" / "ionrouter.db"
+    open_database(file).close()
+    return file
+
+
+class Faults(Counter[str]):
+    def __call__(self, what: str, count: int) -> None:
+        self[what] += count
+
+
+def names(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return [name for (name,) in connection.execute("SELECT key_hash FROM key_usage ORDER BY key_hash")]
+
+
+async def test_what_was_awaited_is_in_the_file(path: Path) -> None:
+    writer = Writer(path)
+    writer.start()
+    done = writer.put([(ADD, ("a",))], is_awaited=True)
+    assert done is not None
+    await done
+    assert names(path) == ["a"]
+    await writer.close()
+
+
+async def test_lazy_writes_go_with_the_next_awaited_one(path: Path) -> None:
+    writer = Writer(path)
+    writer.start()
+    assert writer.put([(ADD, ("a",))]) is None
+    done = writer.put([(ADD, ("b",))], is_awaited=True)
+    assert done is not None
+    await done
+    assert names(path) == ["a", "b"]
+    await writer.close()
+
+
+async def test_a_lazy_write_alone_is_written_too(path: Path) -> None:
+    writer = Writer(path)
+    writer.start()
+    writer.put([(ADD, ("a",))])
+    while not names(path):  # noqa: ASYNC110 - another thread writes
+        await asyncio.sleep(0.01)
+    await writer.close()
+
+
+async def test_a_bad_row_is_dropped_and_its_neighbours_are_kept(path: Path) -> None:
+    faults = Faults()
+    writer = Writer(path, faults)
+    writer.start()
+    futures = [
+        writer.put([(ADD, (name,))], is_awaited=True)
+        for name in ("a", None, "\ud800", "b")  # NOT NULL; no Unicode
+    ]
+    await asyncio.gather(*[f for f in futures if f is not None])
+    assert names(path) == ["a", "b"]
+    assert faults == {"dropped": 2}
+    assert writer.is_well
+    await writer.close()
+
+
+async def test_statements_of_one_write_are_kept_together_or_not_at_all(path: Path) -> None:
+    writer = Writer(path)
+    writer.start()
+    done = writer.put([(ADD, ("a",)), (ADD, (None,))], is_awaited=True)
+    assert done is not None
+    await done
+    assert names(path) == []
+    await writer.close()
+
+
+async def test_a_lock_lets_waiters_go_and_loses_nothing(path: Path) -> None:
+    faults = Faults()
+    writer = Writer(path, faults)
+    writer.start()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        done = writer.put([(ADD, ("a",))], is_awaited=True)
+        assert done is not None
+        await done  # let go, though nothing is written
+        assert not writer.is_well
+        assert not writer.accepts
+        assert writer.put([(ADD, ("b",))], is_awaited=True) is None  # nobody waits for a sick file
+        other.execute("ROLLBACK")
+    while not writer.is_well:  # noqa: ASYNC110 - another thread writes
+        await asyncio.sleep(0.01)
+    await writer.close()
+    assert names(path) == ["a", "b"]
+    assert faults["write_failed"] >= 1
+
+
+async def test_a_full_queue_refuses_and_counts(path: Path) -> None:
+    faults = Faults()
+    writer = Writer(path, faults, max_waiting=2)
+    writer.start()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for name in "abcd":
+            writer.put([(ADD, (name,))])
+        assert not writer.accepts
+        assert faults["refused"] == 2
+        other.execute("ROLLBACK")
+    await writer.close()
+    assert names(path) == ["a", "b"]
+
+
+async def test_closing_writes_what_waits(path: Path) -> None:
+    writer = Writer(path)
+    writer.start()
+    for number in range(200):
+        writer.put([(ADD, (f"{number:03}",))])
+    await writer.close()
+    assert len(names(path)) == 200
+
+
+async def test_a_future_that_was_cancelled_hurts_nobody(path: Path) -> None:
+    writer = Writer(path)
+    writer.start()
+    first = writer.put([(ADD, ("a",))], is_awaited=True)
+    second = writer.put([(ADD, ("b",))], is_awaited=True)
+    assert first is not None
+    assert second is not None
+    first.cancel()
+    await second
+    assert names(path) == ["a", "b"]
+    await writer.close()
