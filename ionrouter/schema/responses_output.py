@@ -21,7 +21,6 @@ class _PartWords:
     part: str
     key: str
     event: str
-    is_announced: bool = True  # content_part.added and .done around it
 
 
 _TEXT = _PartWords("output_text", "text", "output_text")

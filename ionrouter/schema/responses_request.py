@@ -164,7 +164,7 @@ class ResponsesRequest(BaseModel):
             "max_tool_calls": self.max_tool_calls,
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "safety_identifier": self.safety_identifier,
-            "top_logprobs": self.top_logprobs,
+            "top_logprobs": self.top_logprobs or 0,  # never null: strict clients take a number only
             "truncation": "disabled",
             "tool_choice": body.get("tool_choice") or "auto",
             "tools": [{"strict": None, "parameters": None, **tool} for tool in body.get("tools") or ()],

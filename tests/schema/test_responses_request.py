@@ -113,6 +113,7 @@ def test_what_is_echoed() -> None:
     assert (echo["temperature"], echo["metadata"], echo["instructions"]) == (0.5, {"a": "b"}, "i")
     assert (echo["tools"], echo["tool_choice"], echo["parallel_tool_calls"]) == ([], "auto", True)
     assert echo["top_p"] is None
+    assert echo["top_logprobs"] == 0  # OpenRouter's own SDKs refuse null here
 
 
 def test_truncation_is_accepted_and_listed_as_without_effect() -> None:
