@@ -22,7 +22,7 @@ from ionrouter.store.generation import Generation
 from ionrouter.store.periods import DAY_S
 from ionrouter.store.reader import Reader
 from ionrouter.store.spending import SpendingBook
-from ionrouter.store.writer import Statement, Writer
+from ionrouter.store.writer import Statement, Write, Writer
 
 MAX_RECENT = 1024
 FORGET_EVERY_S = 600.0
@@ -43,7 +43,7 @@ class _Running:
     """A request that has not ended."""
 
     generation: Generation
-    client: Client
+    write: Write | None  # of the row that says it began
     input: bytes | None = None  # JSON; None: prompts are not kept
     assembly: Assembly = field(default_factory=Assembly)
 
@@ -69,9 +69,8 @@ class Ledger:
         """Note that a request goes out; its row is queued, not awaited."""
         begun = generation.started(request, started_at)
         said = json.dumps(_input(request)) if self.keeps_words else None
-        self._running[request.id] = _Running(begun, request.client, said)
-        if self.writer is not None:
-            self.writer.put([generation.insert(begun)])
+        write = self.writer.put_lazily([generation.insert(begun)]) if self.writer is not None else None
+        self._running[request.id] = _Running(begun, write, said)
 
     def hear(self, request_id: str, event: Event) -> None:
         """Collect what is answered, where words are kept."""
@@ -87,12 +86,14 @@ class Ledger:
         if len(self._recent) > MAX_RECENT:
             self._recent.popitem(last=False)
         self.spending.settle(record.key_id, record.id, done.cost, done.started_at)
+        if running is not None and running.write is not None:
+            running.write.withdraw()
         if self.writer is None:
             return
         statements = [generation.insert(done), generation.add_usage(done)]
         if running is not None and running.input is not None:
             statements.append(_words(done, running))
-        commit = self.writer.put(statements, is_awaited=True)
+        commit = self.writer.put(statements)
         if commit is not None:
             self._commits[done.id] = commit
             commit.add_done_callback(lambda _done: self._commits.pop(done.id, None))
@@ -123,13 +124,13 @@ class Ledger:
         """Begin to write, and mark what an earlier process left unfinished; before the first request."""
         if self.writer is not None:
             self.writer.start()
-            self.writer.put([(generation.ABORT, ())], is_awaited=True)
+            self.writer.put([(generation.ABORT, ())])
 
     async def keep_forgetting(self, keep_days: int) -> None:
         """Drop what is older, some thousands of rows every ten minutes; runs until cancelled."""
         while self.writer is not None:
             before = time.time() - keep_days * DAY_S
-            self.writer.put([(statement, (before,)) for statement in generation.FORGET])
+            self.writer.put_lazily([(statement, (before,)) for statement in generation.FORGET])
             await asyncio.sleep(FORGET_EVERY_S)
 
     async def close(self) -> None:

@@ -43,6 +43,10 @@ class Write:
     statements: Sequence[Statement]
     done: asyncio.Future[None] | None = None
 
+    def withdraw(self) -> None:
+        """Leave it out if it is not written yet: what follows says all of it."""
+        self.statements = ()
+
 
 @dataclass(slots=True)
 class Writer:
@@ -66,21 +70,30 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def put(
-        self, statements: Sequence[Statement], *, is_awaited: bool = False
-    ) -> asyncio.Future[None] | None:
-        """Queue a write; returns what to await, or None where nobody needs to: lazy, unwell or full."""
+    def put(self, statements: Sequence[Statement]) -> asyncio.Future[None] | None:
+        """Queue a write for the next commit; returns what to await, or None where waiting is no use."""
+        write = self._queue(statements)
+        if write is None or not self.is_well or self._loop is None:
+            return None
+        write.done = self._loop.create_future()
+        self._wake.set()
+        return write.done
+
+    def put_lazily(self, statements: Sequence[Statement]) -> Write | None:
+        """Queue a write that nobody waits for; it shares another's commit, or has its own in a moment."""
+        write = self._queue(statements)
+        if write is not None and self._nudge is None and self._loop is not None:
+            self._nudge = self._loop.call_later(LAZY_S, self._wake_lazily)
+        return write
+
+    def _queue(self, statements: Sequence[Statement]) -> Write | None:
         if self.num_waiting >= self.max_waiting or self._is_closing or self._loop is None:
             self.fault("refused", 1)
             return None
-        done = self._loop.create_future() if is_awaited and self.is_well else None
+        write = Write(statements)
         self.num_waiting += 1
-        self._waiting.append(Write(statements, done))
-        if done is not None:
-            self._wake.set()
-        elif self._nudge is None:
-            self._nudge = self._loop.call_later(LAZY_S, self._wake_lazily)
-        return done
+        self._waiting.append(write)
+        return write
 
     def _wake_lazily(self) -> None:
         self._nudge = None

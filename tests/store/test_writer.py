@@ -36,7 +36,7 @@ def names(path: Path) -> list[str]:
 async def test_what_was_awaited_is_in_the_file(path: Path) -> None:
     writer = Writer(path)
     writer.start()
-    done = writer.put([(ADD, ("a",))], is_awaited=True)
+    done = writer.put([(ADD, ("a",))])
     assert done is not None
     await done
     assert names(path) == ["a"]
@@ -46,8 +46,8 @@ async def test_what_was_awaited_is_in_the_file(path: Path) -> None:
 async def test_lazy_writes_go_with_the_next_awaited_one(path: Path) -> None:
     writer = Writer(path)
     writer.start()
-    assert writer.put([(ADD, ("a",))]) is None
-    done = writer.put([(ADD, ("b",))], is_awaited=True)
+    writer.put_lazily([(ADD, ("a",))])
+    done = writer.put([(ADD, ("b",))])
     assert done is not None
     await done
     assert names(path) == ["a", "b"]
@@ -57,7 +57,7 @@ async def test_lazy_writes_go_with_the_next_awaited_one(path: Path) -> None:
 async def test_a_lazy_write_alone_is_written_too(path: Path) -> None:
     writer = Writer(path)
     writer.start()
-    writer.put([(ADD, ("a",))])
+    writer.put_lazily([(ADD, ("a",))])
     while not names(path):  # noqa: ASYNC110 - another thread writes
         await asyncio.sleep(0.01)
     await writer.close()
@@ -68,7 +68,7 @@ async def test_a_bad_row_is_dropped_and_its_neighbours_are_kept(path: Path) -> N
     writer = Writer(path, faults)
     writer.start()
     futures = [
-        writer.put([(ADD, (name,))], is_awaited=True)
+        writer.put([(ADD, (name,))])
         for name in ("a", None, "\ud800", "b")  # NOT NULL; no Unicode
     ]
     await asyncio.gather(*[f for f in futures if f is not None])
@@ -81,7 +81,7 @@ async def test_a_bad_row_is_dropped_and_its_neighbours_are_kept(path: Path) -> N
 async def test_statements_of_one_write_are_kept_together_or_not_at_all(path: Path) -> None:
     writer = Writer(path)
     writer.start()
-    done = writer.put([(ADD, ("a",)), (ADD, (None,))], is_awaited=True)
+    done = writer.put([(ADD, ("a",)), (ADD, (None,))])
     assert done is not None
     await done
     assert names(path) == []
@@ -94,12 +94,12 @@ async def test_a_lock_lets_waiters_go_and_loses_nothing(path: Path) -> None:
     writer.start()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        done = writer.put([(ADD, ("a",))], is_awaited=True)
+        done = writer.put([(ADD, ("a",))])
         assert done is not None
         await done  # let go, though nothing is written
         assert not writer.is_well
         assert not writer.accepts
-        assert writer.put([(ADD, ("b",))], is_awaited=True) is None  # nobody waits for a sick file
+        assert writer.put([(ADD, ("b",))]) is None  # nobody waits for a sick file
         other.execute("ROLLBACK")
     while not writer.is_well:  # noqa: ASYNC110 - another thread writes
         await asyncio.sleep(0.01)
@@ -115,7 +115,7 @@ async def test_a_full_queue_refuses_and_counts(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         for name in "abcd":
-            writer.put([(ADD, (name,))])
+            writer.put_lazily([(ADD, (name,))])
         assert not writer.accepts
         assert faults["refused"] == 2
         other.execute("ROLLBACK")
@@ -127,7 +127,7 @@ async def test_closing_writes_what_waits(path: Path) -> None:
     writer = Writer(path)
     writer.start()
     for number in range(200):
-        writer.put([(ADD, (f"{number:03}",))])
+        writer.put_lazily([(ADD, (f"{number:03}",))])
     await writer.close()
     assert len(names(path)) == 200
 
@@ -135,11 +135,24 @@ async def test_closing_writes_what_waits(path: Path) -> None:
 async def test_a_future_that_was_cancelled_hurts_nobody(path: Path) -> None:
     writer = Writer(path)
     writer.start()
-    first = writer.put([(ADD, ("a",))], is_awaited=True)
-    second = writer.put([(ADD, ("b",))], is_awaited=True)
+    first = writer.put([(ADD, ("a",))])
+    second = writer.put([(ADD, ("b",))])
     assert first is not None
     assert second is not None
     first.cancel()
     await second
     assert names(path) == ["a", "b"]
+    await writer.close()
+
+
+async def test_a_withdrawn_write_is_left_out(path: Path) -> None:
+    writer = Writer(path)
+    writer.start()
+    lazy = writer.put_lazily([(ADD, ("a",))])
+    assert lazy is not None
+    lazy.withdraw()
+    done = writer.put([(ADD, ("b",))])
+    assert done is not None
+    await done
+    assert names(path) == ["b"]
     await writer.close()
