@@ -94,7 +94,7 @@ class StreamNormaliser:
         if state.is_finished:
             reason = native = None  # repeated on the usage chunk by some servers
         state.is_finished = state.is_finished or reason is not None
-        out = ChoiceDelta(index, delta, reason, native, _logprobs(choice))
+        out = ChoiceDelta(index, delta, reason, native, _logprobs(choice), _stop_sequence(choice))
         if not state.has_content:
             state.has_content = Chunk(choices=(ChoiceDelta(index, delta),)).commits
         return out
@@ -136,7 +136,12 @@ def as_chunks(answer: Complete) -> Iterator[Chunk]:
         if calls := delta.get("tool_calls"):
             delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
         only = ChoiceDelta(
-            choice.index, delta, choice.finish_reason, choice.native_finish_reason, choice.logprobs
+            choice.index,
+            delta,
+            choice.finish_reason,
+            choice.native_finish_reason,
+            choice.logprobs,
+            choice.stop_sequence,
         )
         yield Chunk((only,), None, answer.upstream_id, answer.service_tier)
     if answer.usage is not None:
@@ -155,7 +160,7 @@ def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorRead
         if not Chunk(choices=(ChoiceDelta(index, message),)).commits:
             raise errors.fault("empty", "the upstream answered without text and without a finish reason")
         reason = "tool_calls" if message.get("tool_calls") else "stop"
-    return Choice(index, message, reason, native, _logprobs(choice))
+    return Choice(index, message, reason, native, _logprobs(choice), _stop_sequence(choice))
 
 
 def _read_message(choice: dict[str, Any]) -> dict[str, Any]:
@@ -214,6 +219,11 @@ def _is_vector(value: Any) -> bool:
 def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
     logprobs = choice.get("logprobs")
     return finite(logprobs) if isinstance(logprobs, dict) and logprobs else None
+
+
+def _stop_sequence(choice: dict[str, Any]) -> str | None:
+    """The stop string that matched: vLLM's `stop_reason`, SGLang's `matched_stop`; no token ids."""
+    return _name(choice.get("stop_reason")) or _name(choice.get("matched_stop"))
 
 
 def _index(value: Any, position: int) -> int:

@@ -20,6 +20,7 @@ class _Draft:
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
     native_finish_reason: str | None = None
+    stop_sequence: str | None = None
 
     def add(self, choice: ChoiceDelta) -> None:
         """Take in one delta."""
@@ -38,6 +39,7 @@ class _Draft:
                 self.logprobs.setdefault(key, []).extend(values)
         self.finish_reason = choice.finish_reason or self.finish_reason
         self.native_finish_reason = choice.native_finish_reason or self.native_finish_reason
+        self.stop_sequence = choice.stop_sequence or self.stop_sequence
 
     def _add_call(self, call: dict[str, Any]) -> None:
         index = call.get("index", 0)
@@ -56,9 +58,9 @@ class _Draft:
             message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
         if "text" not in message:
             message = {"role": "assistant", "content": None, **message}
-        return Choice(
-            index, message, self.finish_reason, self.native_finish_reason, dict(self.logprobs) or None
-        )
+        logprobs = dict(self.logprobs) or None
+        ending = (self.finish_reason, self.native_finish_reason, logprobs, self.stop_sequence)
+        return Choice(index, message, *ending)
 
 
 @dataclass(slots=True)
@@ -91,7 +93,9 @@ class Assembly:
 def as_chunk(complete: Complete) -> Chunk:
     """Turn a whole answer into one chunk, for a client that streams from an upstream that did not."""
     choices = tuple(
-        ChoiceDelta(c.index, _delta(c.message), c.finish_reason, c.native_finish_reason, c.logprobs)
+        ChoiceDelta(
+            c.index, _delta(c.message), c.finish_reason, c.native_finish_reason, c.logprobs, c.stop_sequence
+        )
         for c in complete.choices
     )
     return Chunk(choices, complete.usage, complete.upstream_id, complete.service_tier)

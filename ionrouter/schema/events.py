@@ -27,6 +27,7 @@ class ChoiceDelta:
     finish_reason: FinishReason | None = None
     native_finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
+    stop_sequence: str | None = None  # the caller's stop string that ended it, where the upstream says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Choice:
     finish_reason: FinishReason | None
     native_finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
+    stop_sequence: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,12 +162,16 @@ class MessagesAnswer:
         finish = self._finish
         if finish is None:
             return "tool_use" if self._tools.has_calls else "end_turn"
+        if finish.stop_sequence in self.stop_sequences:
+            return "stop_sequence"
         if finish.native_finish_reason in _NATIVE:
             return finish.native_finish_reason or ""
         return STOP_REASONS.get(finish.finish_reason or "stop", "end_turn")
 
     def _stop_sequence(self) -> str | None:
-        """Which one it was is said only where there was one: upstreams do not tell."""
+        """Which one it was: as the upstream says, or the only one there was; never guessed."""
+        if self._finish is not None and self._finish.stop_sequence in self.stop_sequences:
+            return self._finish.stop_sequence
         known = self._stop_reason() == "stop_sequence" and len(self.stop_sequences) == 1
         return self.stop_sequences[0] if known else None
 

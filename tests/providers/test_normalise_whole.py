@@ -35,6 +35,26 @@ def test_an_empty_text_with_a_stop_is_an_answer() -> None:
     assert whole(message("", "stop")).choices[0].message["content"] == ""
 
 
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"stop_reason": "END"}, "END"),
+        ({"matched_stop": "END"}, "END"),
+        ({"stop_reason": 2}, None),
+        ({}, None),
+    ],
+)
+def test_the_stop_string_that_matched_is_kept(told: dict[str, Any], kept: str | None) -> None:
+    """vLLM's `stop_reason` and SGLang's `matched_stop`; a token id there is the end of the text."""
+    body = message("hi", "stop")
+    body["choices"][0].update(told)
+    assert whole(body).choices[0].stop_sequence == kept
+    streamed = {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop", **told}]}
+    endings = [c.stop_sequence for e in read(streamed).events if isinstance(e, Chunk) for c in e.choices]
+    assert endings == [kept]
+    assert [c.stop_sequence for chunk in as_chunks(whole(body)) for c in chunk.choices] == [kept]
+
+
 def test_text_without_a_finish_reason_counts_as_stop() -> None:
     assert whole(message("hi", None)).choices[0].finish_reason == "stop"
 

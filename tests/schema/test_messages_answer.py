@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from ionrouter.schema.errors import plain_error
-from ionrouter.schema.events import Chunk
+from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.messages_answer import MessagesAnswer, joined_blocks
 from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of
 
@@ -98,6 +98,19 @@ def test_stop_reasons(finish: str, native: str, reason: str) -> None:
 def test_which_of_several_stop_sequences_it_was_is_not_guessed() -> None:
     events = _stream([chunk({"content": "x"}, "stop", "stop_sequence")], stop_sequences=("A", "B"))
     assert events[-2]["delta"]["stop_sequence"] is None
+
+
+def test_the_stop_sequence_that_an_upstream_names() -> None:
+    ending = Chunk((ChoiceDelta(0, {}, "stop", "stop", stop_sequence="B"),))
+    chunks = [chunk({"content": "x"}), ending]
+    events = _stream(chunks, stop_sequences=("A", "B"))
+    assert (events[-2]["delta"]["stop_reason"], events[-2]["delta"]["stop_sequence"]) == (
+        "stop_sequence",
+        "B",
+    )
+    whole = _answer(stop_sequences=("A", "B")).whole(complete_of(chunks), FINISHED)
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "B")
+    assert _stream(chunks)[-2]["delta"]["stop_reason"] == "end_turn"  # nobody asked to stop there
 
 
 def test_usage_counts_as_anthropic_does() -> None:
