@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.accounts import COST, Bank, bank
 from tests.support.required_keys import assert_has_all
+from tests.support.server import headers
 from tests.support.sse import chunks
 
 
@@ -314,3 +315,30 @@ def test_a_question_that_cannot_be_answered_names_its_fault(shared: Bank, change
     query = {"metrics": ["request_count"], **change}
     status, body = shared.server.post("/api/v1/analytics/query", query, shared.server.management_key())
     assert (status, body["error"]["param"]) == (400, param)
+
+
+SURFACES: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    "completions": {"prompt": "hi"},
+    "messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 50},
+    "responses": {"input": "hi"},
+    "embeddings": {"input": "hi"},
+}
+
+
+@pytest.mark.parametrize("path", sorted(SURFACES))
+def test_every_surface_is_written_down_and_limited(shared: Bank, path: str) -> None:
+    key, _ = shared.make_key(limit=1e-9)
+    body = {"model": "acme/vectors" if path == "embeddings" else "m", **SURFACES[path]}
+    request = urllib.request.Request(
+        f"{shared.server.base_url}/{path}", json.dumps(body).encode(), headers(shared.key)
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        name = response.headers["X-Generation-Id"]
+    found = shared.generation(name)
+    assert (found["state"], found["provider_name"]) == ("finished", "Fake")
+    assert found["api_type"] == ("embeddings" if path == "embeddings" else "completions")
+    assert found["total_cost"] > 0
+    status, refused = shared.server.post(f"/api/v1/{path}", body, key)
+    assert status == 402
+    assert "limit is $" in refused["error"]["message"]

@@ -34,6 +34,9 @@ models:
     endpoints: [{ provider: far, model: far-n }, { provider: fake, prices: { prompt: 1, completion: 2 } }]
   acme/free:
     endpoints: [{ provider: fake, prices: { prompt: 0, completion: 0 } }]
+  acme/vectors:
+    endpoints: [{ provider: fake, prices: { prompt: 1, completion: 0 } }]
+    output_modalities: [embeddings]
 aliases: { m: acme/m }
 """
 COST = 0.000016
