@@ -191,7 +191,8 @@ def open_accounts(settings: Settings, keys: KeyStore | None, fault: Fault) -> Ac
     path = settings.database_path
     with closing(open_database(path)) as connection:
         spending = SpendingBook.load(connection)
-    ledger = Ledger(spending, Writer(path, fault), Reader(path), settings.log_prompts)
+    writer = Writer(path, fault, survives_power_loss=settings.store_sync == "full")
+    ledger = Ledger(spending, writer, Reader(path), settings.log_prompts)
     return Accounts(keys, ledger)
 
 

@@ -66,6 +66,9 @@ class Settings(BaseSettings):
         description="keep prompts and answers for GET /generation/content (a management key reads them)",
     )
     keep_days: int = Field(400, ge=1, description="how long generations (and logged prompts) are kept")
+    store_sync: Literal["normal", "full"] = Field(
+        "normal", description="full: an answer waits until its record would survive a power loss"
+    )
     credits: float = Field(1_000_000.0, ge=0, description="USD that GET /credits shows as bought; no limit")
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 

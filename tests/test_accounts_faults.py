@@ -50,6 +50,7 @@ def test_a_locked_file_stops_nobody_but_keys_with_a_limit(tmp_path: Path) -> Non
             status, body = opened.chat(limited)
             assert (status, body["error"]["code"]) == (503, 503)
             assert opened.generation(answers[0][1]["id"])["state"] == "finished"  # from memory
+            assert opened.manage("/activity") == {"data": []}  # reading needs no lock
             status, _ = opened.server.post("/api/v1/keys", {"name": "x"}, opened.server.management_key())
             assert status == 503
             other.execute("ROLLBACK")

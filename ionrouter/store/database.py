@@ -90,11 +90,16 @@ MIGRATIONS = (
 
 
 def open_database(
-    path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S, is_shared: bool = False
+    path: Path,
+    *,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    is_shared: bool = False,
+    survives_power_loss: bool = False,
 ) -> sqlite3.Connection:
     """Open or make the file in WAL mode, bring its tables up to date; raises ConfigError naming the file.
 
     The folder and the file are the owner's alone: 0700 and 0600. `is_shared`: another thread may close it.
+    A commit always survives the process; `survives_power_loss` makes it wait for the disk too.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,6 +107,8 @@ def open_database(
         connection = sqlite3.connect(
             path, isolation_level=None, timeout=busy_timeout_s, check_same_thread=not is_shared
         )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={'FULL' if survives_power_loss else 'NORMAL'}")
         _prepare(connection)
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(f"{path}: cannot open the state database: {error}") from error
@@ -109,8 +116,8 @@ def open_database(
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
+    if connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),):
+        return  # opening an up-to-date file needs no lock, so one that is locked can be read
     connection.execute("BEGIN IMMEDIATE")  # two processes starting at once migrate once
     try:
         migrate(connection)

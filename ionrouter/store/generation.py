@@ -148,9 +148,14 @@ def add_usage(generation: Generation) -> Statement:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, str) and not value.isascii():
-        return value.encode("utf-8", "replace").decode()  # headers may hold bytes that are no text
+    if isinstance(value, str):
+        return _unicode(value)
     return int(value) if isinstance(value, bool) else value
+
+
+def _unicode(text: str) -> str:
+    """Replace what is no text: headers may hold any bytes."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _state(record: RequestRecord) -> State:
@@ -164,7 +169,7 @@ def _client(client: Client) -> dict[str, Any]:
         "user": client.user, "user_agent": client.user_agent,
         "referer": client.referer, "title": client.title,
     }  # fmt: skip
-    return {name: text[:MAX_TEXT] if text else None for name, text in texts.items()}
+    return {name: _unicode(text[:MAX_TEXT]) if text else None for name, text in texts.items()}
 
 
 def _attempt(attempt: AttemptRecord) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Statement, Write, Writer
 
 MAX_RECENT = 1024
-FORGET_EVERY_S = 600.0
+FORGET_EVERY_S = 60.0
 MAX_COMMIT_S = 1.0  # a disk slower than this delays no answer
 
 
@@ -127,7 +127,7 @@ class Ledger:
             self.writer.put([(generation.ABORT, ())])
 
     async def keep_forgetting(self, keep_days: int) -> None:
-        """Drop what is older, some thousands of rows every ten minutes; runs until cancelled."""
+        """Drop what is older, some thousands of rows a minute; runs until cancelled."""
         while self.writer is not None:
             before = time.time() - keep_days * DAY_S
             self.writer.put_lazily([(statement, (before,)) for statement in generation.FORGET])

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from ionrouter.errors import RequestError
+from ionrouter.errors import ConfigError, RequestError
 from ionrouter.store.database import open_database
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class Reader:
                     error_type="timeout",
                 ) from None
             raise unavailable(str(error)) from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, ConfigError) as error:
             raise unavailable(str(error)) from error
 
     def _connection(self) -> sqlite3.Connection:

@@ -55,6 +55,7 @@ class Writer:
     path: Path
     fault: Fault = lambda _what, _count: None
     max_waiting: int = MAX_WAITING
+    survives_power_loss: bool = False
     is_well: bool = True  # whether the last commit worked
     num_waiting: int = 0
     _waiting: deque[Write] = field(default_factory=deque)
@@ -125,7 +126,7 @@ class Writer:
             is_last = self._is_closing
             batch = list(self._waiting)
             try:
-                connection = connection or open_database(self.path, busy_timeout_s=LOCK_PATIENCE_S)
+                connection = connection or self._open()
                 self._commit(connection, batch)
             except (sqlite3.Error, ConfigError) as error:
                 self._fail(error, batch)
@@ -133,6 +134,11 @@ class Writer:
                 break
         if connection is not None:
             connection.close()
+
+    def _open(self) -> sqlite3.Connection:
+        return open_database(
+            self.path, busy_timeout_s=LOCK_PATIENCE_S, survives_power_loss=self.survives_power_loss
+        )
 
     def _commit(self, connection: sqlite3.Connection, batch: list[Write]) -> None:
         if not batch:

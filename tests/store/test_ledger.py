@@ -1,0 +1,114 @@
+"""The ledger: a request while it runs, just after, and from the file; with and without a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ionrouter.schema.events import ChoiceDelta, Chunk, RequestRecord
+from ionrouter.schema.request import Client
+from ionrouter.schema.usage import Cost, Usage
+from ionrouter.store import ledger as ledgers
+from ionrouter.store.database import open_database
+from ionrouter.store.ledger import Ledger
+from ionrouter.store.reader import Reader
+from ionrouter.store.spending import SpendingBook
+from ionrouter.store.writer import Writer
+from tests.support.routes import request
+
+RECORD = RequestRecord(
+    id="gen-1-x",
+    kind="chat",
+    requested_model="m",
+    stream=True,
+    started_at=100.0,
+    duration_s=2.0,
+    status=200,
+    served_model="m",
+    served_endpoint="a",
+    served_provider="A",
+    usage=Usage(10, 5),
+    cost=Cost(0.5, 0.25),
+    key_id="k",
+)
+
+
+def opened(folder: Path, *, keeps_words: bool = False) -> Ledger:
+    path = folder / "state" / "ionrouter.db"
+    open_database(path).close()
+    ledger = Ledger(SpendingBook(), Writer(path), Reader(path), keeps_words)
+    ledger.start()
+    return ledger
+
+
+async def test_a_request_is_found_at_every_moment_of_its_life(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    ledger.begin(request(key_id="k"), 100.0)
+    running = await ledger.find("gen-1-x")
+    assert running is not None
+    assert (running.state, running.key_hash, running.status) == ("started", "k", None)
+    ledger.end(RECORD, Client(user_agent="x\udcff" + "y" * 600))
+    await ledger.committed("gen-1-x")
+    ended = await ledger.find("gen-1-x")
+    assert ended is not None
+    assert (ended.state, ended.cost, ended.user_agent) == ("finished", 0.75, "x?" + "y" * 510)
+    ledger._recent.clear()  # as after 1024 others, or a restart
+    assert await ledger.find("gen-1-x") == ended
+    assert await ledger.find("gen-1-y") is None
+    await ledger.close()
+
+
+async def test_memory_is_bounded_and_the_file_is_not(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    for number in range(ledgers.MAX_RECENT + 10):
+        ledger.end(replace(RECORD, id=f"gen-{number}"), Client())
+    assert len(ledger._recent) == ledgers.MAX_RECENT
+    await ledger.committed(f"gen-{ledgers.MAX_RECENT + 9}")
+    assert await ledger.find("gen-0") is not None
+    assert ledger.spending.total() == 0.75 * (ledgers.MAX_RECENT + 10)
+    await ledger.close()
+
+
+async def test_without_a_file_memory_answers(tmp_path: Path) -> None:
+    ledger = Ledger(SpendingBook())
+    ledger.start()
+    ledger.begin(request(), 100.0)
+    ledger.end(RECORD, Client())
+    await ledger.committed("gen-1-x")
+    found = await ledger.find("gen-1-x")
+    assert found is not None
+    assert found.state == "finished"
+    assert not ledger.is_writable
+    assert await ledger.words("gen-1-x") is None
+    await ledger.close()
+
+
+async def test_words_of_every_choice_are_kept_where_wanted(tmp_path: Path) -> None:
+    ledger = opened(tmp_path, keeps_words=True)
+    ledger.begin(request(), 100.0)
+    for index, text in ((0, "one"), (1, "uno"), (0, " two"), (1, " dos")):
+        ledger.hear("gen-1-x", Chunk((ChoiceDelta(index, {"content": text}),)))
+    ledger.hear("gen-1-x", Chunk((ChoiceDelta(0, {"reasoning": "because"}),)))
+    ledger.end(RECORD, Client())
+    await ledger.committed("gen-1-x")
+    words = await ledger.words("gen-1-x")
+    assert words is not None
+    assert words.input == {"messages": [{"role": "user", "content": "hi"}]}
+    assert (words.completion, words.reasoning) == ("one two\nuno dos", "because")
+    await ledger.close()
+
+
+async def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
+    ledger = opened(tmp_path)
+    ledger.end(RECORD, Client())
+    await ledger.committed("gen-1-x")
+    assert ledger.writer is not None
+    assert ledger.reader is not None
+    done = ledger.writer.put([(statement, (101.0,)) for statement in ledgers.generation.FORGET])
+    assert done is not None
+    await done
+    assert await ledger.reader.run(lambda db: db.execute("SELECT count(*) FROM generation").fetchone()) == (
+        0,
+    )
+    assert ledger.spending.total() == 0.75  # sums stay
+    await ledger.close()
