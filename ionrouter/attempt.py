@@ -56,6 +56,7 @@ class Attempt:
                 async for event in answer:
                     yield event
         except UpstreamError as error:
+            error.provider = error.provider or self._provider()  # clients and deadlines need not know it
             failure = error
             raise
         except Exception as error:

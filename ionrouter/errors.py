@@ -17,7 +17,7 @@ from typing import Any
 
 
 class FailureClass(enum.Enum):
-    """What a failure says about where to go next (docs/architecture.md, "Failure classes")."""
+    """What a failure says about where to go next (docs/routing.md, "Failure classes")."""
 
     TRANSIENT = "transient"  # F1: connection, 5xx, deadline, malformed answer
     DOMAIN = "domain"  # F2: the account or provider refuses us: 401, 402, 403, unknown model, redirect

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,14 @@ class Reloader:
         async with self._lock:
             try:
                 table = await self._fresh_table()
+                changes = await asyncio.to_thread(_changes, self.router.table, table)
             except ConfigError as error:
                 self._keep_old(error)
                 raise RequestError(
                     f"{self.path.name} has errors; the routes in use stay: {error}",
                     metadata={"problems": [str(problem) for problem in error.problems]},
                 ) from error
-            return self._swap(table)
+            return self._swap(table, changes)
 
     async def watch(self) -> None:
         """Reload whenever the file changes and holds still; runs until cancelled."""
@@ -69,13 +70,16 @@ class Reloader:
         while True:
             await asyncio.sleep(POLL_S)
             digest = await asyncio.to_thread(_digest, self.path)
-            if digest == seen or digest is None:
+            if digest == seen:
                 continue
             await asyncio.sleep(SETTLE_S)
             if await asyncio.to_thread(_digest, self.path) != digest:
-                continue  # still being written
+                continue  # still being written, or between two names
             seen = digest
-            await self.try_reload()
+            if digest is None:
+                self._miss()
+            else:
+                await self.try_reload()
 
     async def try_reload(self) -> None:
         """Reload for nobody in particular: what is wrong is in the log and in /health."""
@@ -101,8 +105,7 @@ class Reloader:
                 _log.warning("models_not_listed", provider=listing.slug, problem=listing.problem)
         return await asyncio.to_thread(graph.compile_table, found.catalog, self.env)
 
-    def _swap(self, table: RoutingTable) -> Mapping[str, Any]:
-        changes = graph.diff(self.router.table, table).lines()
+    def _swap(self, table: RoutingTable, changes: Sequence[str]) -> Mapping[str, Any]:
         self.router.table = table
         self.loaded_at, self.problem = time.time(), None
         self.on_swap(table)
@@ -111,13 +114,21 @@ class Reloader:
         )
         return {"version": table.version, "changed": bool(changes), "changes": changes}
 
+    def _miss(self) -> None:
+        self.problem = f"{self.path.name} is gone or cannot be read; the routes in use stay"
+        _log.warning("routes_missing", path=str(self.path))
+
     def _keep_old(self, error: ConfigError) -> None:
         self.problem = str(error)
         _log.error("routes_refused", path=str(self.path), problems=[str(p) for p in error.problems])
 
 
+def _changes(old: RoutingTable, new: RoutingTable) -> Sequence[str]:
+    return graph.diff(old, new).lines()
+
+
 def _digest(path: Path) -> str | None:
-    """Hash the file; None while there is none to read (the last good version stays)."""
+    """Hash the file; None while there is none to read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -557,6 +557,16 @@ async def test_no_first_token_anywhere_is_a_504() -> None:
     assert (caught.value.status, caught.value.error_type) == (504, "timeout")
 
 
+async def test_a_deadline_is_told_with_the_name_of_the_provider_that_missed_it() -> None:
+    slow = Timeouts(first_token_s=0.05)
+    bench = Bench.of(
+        route("m", *(endpoint(name, script={"ttft_s": 60}, timeouts=slow) for name in ("a", "b")))
+    )
+    with pytest.raises(AllAttemptsFailed) as caught:
+        await bench.run(request(stream=True))
+    assert {error.provider for _, error in caught.value.errors} == {"A", "B"}
+
+
 async def test_a_long_healthy_stream_is_not_killed_by_the_first_token_limit() -> None:
     """G88"""
     long = {"tokens": 15, "gap_s": 0.1}  # 1.5 s; the limits leave a busy machine room between tokens

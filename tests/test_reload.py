@@ -80,13 +80,26 @@ def test_a_deleted_file_leaves_the_routes_and_a_new_one_counts(tmp_path: Path) -
     """G156: also the way editors save, by renaming a new file into place."""
     with running_server(tmp_path, FAKE) as server:
         server.config.unlink()
+        server.wait_for_event("routes_missing")
         time.sleep(2.5)  # more than two polls
+        assert len(server.events("routes_missing")) == 1
+        assert "gone" in server.get("/health")[1]["routes"]["problem"]
         assert server.chat()[0] == 200
         fresh = tmp_path / "fresh"
         fresh.write_text(FAKE.replace("hello there", "renamed into place"))
         fresh.rename(server.config)
         server.wait_for_event("routes_reloaded")
         assert server.chat()[1]["choices"][0]["message"]["content"] == "renamed into place"
+        assert server.get("/health")[1]["routes"]["problem"] is None
+
+
+def test_a_file_that_comes_back_as_it_was_is_no_problem_any_more(tmp_path: Path) -> None:
+    with running_server(tmp_path, FAKE) as server:
+        away = server.config.rename(tmp_path / "away")
+        server.wait_for_event("routes_missing")
+        away.rename(server.config)
+        server.wait_for_event("routes_reloaded")
+        assert server.get("/health")[1]["routes"]["problem"] is None
 
 
 def test_no_request_fails_while_routes_change_under_it(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class Doors:
         except IonrouterError as error:
             response = _refused(request, error_body(error))
         except Exception:
-            _log.exception("request_crashed", path=request.path, generation_id=request[GENERATION_ID])
+            _log.exception("request_crashed", path=request.path, request=request[GENERATION_ID])
             response = refusal(request, INTERNAL_ERROR)
         if request.app[EDGE].readiness.phase is Phase.DRAINING and not response.prepared:
             response.force_close()  # the next request of this connection belongs to another server

@@ -145,7 +145,7 @@ class _Stream:
         try:
             await self._relay()
         except ClientGone as gone:
-            _log.debug("client_left", generation_id=self._ask.wanted.id, reason=str(gone))
+            _log.debug("client_left", request=self._ask.wanted.id, reason=str(gone))
         except Exception as error:
             if not self._sse.has_started:
                 raise
@@ -184,10 +184,10 @@ class _Stream:
     async def _fail(self, error: Exception) -> None:
         """End a stream that has begun: one error in the surface's words."""
         if not isinstance(error, IonrouterError):
-            _log.exception("stream_crashed", generation_id=self._ask.wanted.id)
+            _log.exception("stream_crashed", request=self._ask.wanted.id)
         try:
             told = self._encoded(self._ask.answer.fail(error_body(error)))
             await self._sse.write([told, self._surface.end_of_failure])
             await self._sse.end()
         except ClientGone as gone:
-            _log.debug("client_left", generation_id=self._ask.wanted.id, reason=str(gone))
+            _log.debug("client_left", request=self._ask.wanted.id, reason=str(gone))

@@ -58,4 +58,4 @@ def remember(path: Path, sha256: str, cache: Path) -> None:
         fresh.write_text(text)
         os.replace(fresh, memo)
     except OSError as error:
-        _log.debug("hash_notremembered", path=str(path), error=str(error))
+        _log.debug("hash_not_remembered", path=str(path), error=str(error))

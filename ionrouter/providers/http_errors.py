@@ -1,6 +1,6 @@
 """ErrorReader: an upstream's refusal or fault as an UpstreamError with the class that decides what is next.
 
-A known `code` beats `type` beats the HTTP status (docs/architecture.md, "Failure classes"); words are
+A known `code` beats `type` beats the HTTP status (docs/routing.md, "Failure classes"); words are
 read only where neither settles it. Knows nothing of sockets; one object a provider, one redactor.
 """
 

@@ -89,8 +89,7 @@ class IonProvider:
                     yield chunk
         except tuple(_FAILURES) as error:
             failure, status, code = _FAILURES[type(error)]
-            message = str(error)
-            raise UpstreamError(failure, message, status=status, code=code, provider="ion") from error
+            raise UpstreamError(failure, str(error), status=status, code=code) from error
 
     async def _engine(self, endpoint: Endpoint) -> LocalEngine:
         if endpoint.local is None:

@@ -41,7 +41,6 @@ ION_PARAMETERS = frozenset(
 
 def compile_provider(slug: str, spec: ProviderSpec) -> Provider:
     """Freeze one provider; what is not said follows from where it runs."""
-    local = is_local(spec)
     keeps_nothing = spec.type in ("ion", "fake")  # a server nearby may pass prompts on: its owner must say
     return Provider(
         slug=slug,
@@ -50,7 +49,7 @@ def compile_provider(slug: str, spec: ProviderSpec) -> Provider:
         base_url=spec.base_url,
         litellm_provider=spec.litellm_provider,
         headers=dict(spec.headers),
-        forward_unknown=local if spec.forward_unknown is None else spec.forward_unknown,
+        forward_unknown=_forwards_unknown(spec),
         forward_provider=spec.forward_provider,
         allow_http=spec.allow_http,
         data_collection=spec.data_collection or ("deny" if keeps_nothing else "allow"),
@@ -63,6 +62,13 @@ def compile_provider(slug: str, spec: ProviderSpec) -> Provider:
         discover=spec.discover,
         key_variables=tuple(spec.keys),
     )
+
+
+def _forwards_unknown(spec: ProviderSpec) -> bool:
+    """Servers nearby get fields that ionrouter does not know; the engine inside knows all that it honours."""
+    if spec.forward_unknown is not None:
+        return spec.forward_unknown
+    return is_local(spec) and spec.type != "ion"
 
 
 NOTHING_KNOWN = KnownModel()

@@ -21,7 +21,10 @@ Rule = Callable[[Catalog], Iterator[Problem]]
 _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ion": (
         (),
-        ("base_url", "litellm_provider", "keys", "headers", "discover", "forward_provider", "region"),
+        (
+            *("base_url", "litellm_provider", "keys", "headers", "discover", "region"),
+            *("forward_provider", "forward_unknown"),
+        ),
     ),
     "litellm": (("litellm_provider",), ("discover", "forward_provider", "forward_unknown")),
     "openai": (("base_url",), ("litellm_provider",)),

@@ -145,7 +145,8 @@ class ProviderSpec(Spec):
     domain: Text | None = Field(default=None, description="Failure domain; default: one per key.")
     discover: bool = Field(default=False, description="Offer every model that the upstream's /models lists.")
     forward_unknown: bool | None = Field(
-        default=None, description="Forward fields ionrouter does not know; default: only to local servers."
+        default=None,
+        description="Forward fields ionrouter does not know; default: only to local servers, never to ion.",
     )
     forward_provider: bool = Field(
         default=False, description="Forward the caller's `provider` object (OpenRouter)."

@@ -15,6 +15,7 @@ from ionrouter.balancing.fields import (
     options_for,
     undeclared_parameters,
 )
+from ionrouter.routing.endpoints import ION_PARAMETERS
 from ionrouter.routing.table import Endpoint, Provider
 from ionrouter.schema.request import InferenceRequest, ProviderPreferences
 from tests.support.routes import endpoint, request
@@ -59,6 +60,18 @@ def test_unknown_fields_go_only_where_they_are_forwarded() -> None:
     assert fit(asked(my_ext={"a": [1]}), declaring()).dropped == ("my_ext",)
     assert fit(asked(my_ext={"a": [1]}), declaring(forward_unknown=True)).body["my_ext"] == {"a": [1]}
     assert fit(asked(my_ext=1), declaring("my_ext")).body["my_ext"] == 1
+
+
+def test_the_engine_inside_gets_its_own_extras_and_what_it_must_refuse_and_no_unknown_field() -> None:
+    inside = endpoint(
+        "a",
+        supported_parameters=ION_PARAMETERS,
+        provider=Provider(slug="a", name="A", type="ion"),
+    )
+    taken = {"ignore_eos": True, "min_tokens": 2, "guided_regex": "a+", "service_tier": "flex"}
+    fitted = fit(asked(**taken, frobnicate=1, logit_bias={"1": 2}), inside)
+    assert fitted.body == {"messages": MESSAGES, **taken}
+    assert fitted.dropped == ("frobnicate", "logit_bias")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_local_servers_are_free_and_get_unknown_fields() -> None:
     local = offer("model: x", "vllm")
     assert (local.price_source, local.price.prompt) == ("local", 0.0)
     assert local.provider.forward_unknown
+    assert not offer("weights: ./m", "local").provider.forward_unknown, "Ion knows all that it honours"
     assert local.domain == "this-machine"
     assert not offer("model: big").provider.forward_unknown
 

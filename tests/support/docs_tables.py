@@ -113,13 +113,13 @@ def _kind(name: str) -> str:
 
 
 def _by_ion(name: str) -> str:
-    if name in SUPPORTED_PARAMETERS or name in ("messages", "prompt", "service_tier"):
+    if name in SUPPORTED_PARAMETERS | balancing_fields._READ_FOR_ION or name in ("messages", "prompt"):
         return "yes"
     if name in GATEWAY_FIELDS:
         return ""
     if name in balancing_fields._CONTRACT or (name in _NEUTRAL and name not in MODEL_PARAMETERS):
         return "400"
-    return "dropped" if name in MODEL_PARAMETERS else "ignored"
+    return "dropped"
 
 
 def provider_object() -> Iterator[Row]:
