@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/unlocked.h"
 #include "models/cpu_runner.h"
 
 namespace py = pybind11;
@@ -18,7 +19,7 @@ namespace {
 // The destructor joins the loop's thread, which may be in the middle of a step.
 struct UnlockedDelete {
   void operator()(Engine* engine) const {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     delete engine;
   }
 };
@@ -67,7 +68,7 @@ Options read_options(const py::dict& given) {
 EnginePtr make_engine(const ModelHandle& model, const std::vector<std::string>& token_bytes,
                       const std::vector<int32_t>& stop_ids, const py::dict& options) {
   Options read = read_options(options);
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   auto runner = std::make_unique<CpuRunner>(model.model, read.runner);
   return EnginePtr(new Engine(std::move(runner), token_bytes, stop_ids, std::move(read.engine)));
 }
@@ -96,7 +97,7 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
   sampling.stop_ids = std::move(stop_ids);
   sampling.min_tokens = min_tokens;
   sampling.num_logprobs = logprobs;
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return self.submit(std::move(params));
 }
 
@@ -113,7 +114,7 @@ py::list logprobs_list(const std::vector<TokenLogprobs>& tokens) {
 py::list drain(Engine& self) {
   std::vector<Event> events;
   {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     events = self.drain();
   }
   py::list out;
@@ -153,7 +154,7 @@ py::dict stats(const Engine& self) {
 }  // namespace
 
 void add_engine(py::module_& module) {
-  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  const auto unlocked = py::call_guard<Unlocked>();
   py::class_<Engine, EnginePtr>(module, "Engine")
       .def(py::init(&make_engine), py::arg("model"), py::arg("token_bytes"), py::arg("stop_ids"),
            py::arg("options"))

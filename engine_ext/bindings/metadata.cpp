@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/unlocked.h"
 #include "kernels/kernels.h"
 #include "models/gguf.h"
 
@@ -40,7 +41,7 @@ py::object to_python(const GgufValue& value) {
 
 py::dict gguf_metadata(const std::string& path) {
   const GgufFile file = [&] {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return GgufFile(path);
   }();
   py::dict out;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/unlocked.h"
 
 namespace py = pybind11;
 
@@ -23,20 +24,20 @@ struct FloatMatrix {
 };
 
 ModelHandle load_gguf(const std::string& path, const std::string& numerics, int threads) {
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return {Model::load_gguf(path, parse_numerics(numerics), threads)};
 }
 
 ModelHandle load_safetensors(const std::vector<std::string>& paths, const std::string& config_json,
                              const std::string& numerics, int threads) {
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return {Model::load_safetensors(paths, config_json, parse_numerics(numerics), threads)};
 }
 
 py::object logits(const ModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
   std::vector<float> values;
   {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     values = self.model->logits(tokens, chunk);
   }
   const auto rows = static_cast<py::ssize_t>(tokens.size());

@@ -1,7 +1,8 @@
 """Listening and stopping: sockets, signals, the drain. Knows nothing of what is served.
 
 SIGTERM: readiness 503 at once, the listener stays for `drain_delay_s` (balancers notice), then requests in
-flight get `drain_timeout_s`, then one error each. SIGINT skips the delay: nobody balances a terminal.
+flight get `drain_timeout_s`, then one error each. SIGINT skips the delay: nobody balances a terminal. So does a
+stop before the first readiness: no balancer has sent anything yet.
 A second signal ends the process at once.
 """
 
@@ -40,7 +41,8 @@ async def serve(
         site = await listen(runner, edge.settings.host, edge.settings.port)
         announce(base_url(runner))
         received = await stop.wait()
-        await drain(edge, site, delay_s=edge.settings.drain_delay_s if received is signal.SIGTERM else 0.0)
+        is_balanced = received is signal.SIGTERM and edge.readiness.phase is Phase.READY
+        await drain(edge, site, delay_s=edge.settings.drain_delay_s if is_balanced else 0.0)
     finally:
         await runner.cleanup()
         stop.uninstall()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 from collections.abc import Iterator
@@ -61,6 +62,20 @@ class _Bar:
 
 
 @contextmanager
+def _shown_again(console: Console) -> Iterator[Console]:
+    """Give the terminal its cursor back when the process ends in the middle of a transfer."""
+
+    def show() -> None:
+        console.show_cursor(True)
+
+    atexit.register(show)
+    try:
+        yield console
+    finally:
+        atexit.unregister(show)
+
+
+@contextmanager
 def meter(label: str, *, show: bool) -> Iterator[Meter]:
     """Open a meter; `show` False is silent, True is a bar if standard error is a terminal, else log lines."""
     if not show:
@@ -73,7 +88,7 @@ def meter(label: str, *, show: bool) -> Iterator[Meter]:
             TransferSpeedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=Console(stderr=True)) as progress:
+        with _shown_again(Console(stderr=True)) as console, Progress(*columns, console=console) as progress:
             yield _Bar(progress, label)
     else:
         yield _Lines(label)

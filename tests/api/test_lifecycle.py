@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support.file_server import FileServer, Served
 from tests.support.server import Server, running_server
 from tests.support.sse import chunks, data_lines
 
@@ -75,6 +76,33 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         server.wait_for_event("drain_started")
         server.signal(signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
+
+
+STARTING = """
+providers:
+  local: { type: ion }
+  together: { type: litellm, litellm_provider: together_ai, keys: [TOGETHER_API_KEY] }
+models:
+  small: { endpoints: [ { provider: local, weights: "hf:org/repo/model.gguf" } ] }
+  large: { endpoints: [ { provider: together, model: x, prices: { prompt: 1, completion: 1 } } ] }
+"""
+
+
+def test_a_server_that_is_still_fetching_and_importing_stops_at_once_and_in_silence(tmp_path: Path) -> None:
+    """No drain delay either: nobody was told that it is ready."""
+    path = "/org/repo/resolve/main/model.gguf"
+    with FileServer() as hub:
+        headers = {"X-Repo-Commit": "a" * 40}
+        hub.files[path] = Served(bytes(1 << 20), headers=headers, stall=threading.Event())
+        env = {"HF_ENDPOINT": hub.url, "TOGETHER_API_KEY": "key", "IONROUTER_DRAIN_DELAY_S": "600"}
+        cache = tmp_path / "cache"
+        with running_server(tmp_path, STARTING, env=env, wait_until_ready=False, cache_dir=cache) as server:
+            while not hub.seen_of(path):
+                time.sleep(0.02)
+            server.signal(signal.SIGTERM)
+            assert server.wait() == 0, server.log
+            assert server.events("drain_finished")
+            assert "Traceback" not in server.log and "terminate called" not in server.log
 
 
 def _ignoring_the_cut(server: Server) -> None:
