@@ -44,6 +44,7 @@ class MessagesAnswer:
     _index: int = -1  # of the block opened last
     _open: str | None = None  # its type
     _tools: ToolStream = field(default_factory=ToolStream)
+    _late: list[str] = field(default_factory=list)  # text that came in the middle of a call
     _finish: ChoiceDelta | None = None
     _tier: str | None = None
 
@@ -64,6 +65,8 @@ class MessagesAnswer:
         """Write the end: open blocks closed, the stop reason, usage."""
         yield from self._begin()
         yield from self._calls(is_over=True)
+        for text in self._late:
+            yield from self._say(text)
         yield from self._close()
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
         usage = messages_usage(finished.usage, finished.cost, self._tier)
@@ -107,12 +110,18 @@ class MessagesAnswer:
         yield from self._thoughts(delta)
         for key in ("content", "refusal"):
             if text := delta.get(key):
-                yield from self._calls(is_over=True)
-                yield from self._continue("text", {"text": "", "citations": None})
-                yield self._piece("text_delta", text=text)
+                yield from self._say(text)
         if calls := delta.get("tool_calls"):
             self._tools.add(calls)
             yield from self._calls()
+
+    def _say(self, text: str) -> Iterator[SseEvent]:
+        if self._tools.is_mid_call:
+            self._late.append(text)  # a block that was left cannot be gone back to
+            return
+        yield from self._calls(is_over=True)
+        yield from self._continue("text", {"text": "", "citations": None})
+        yield self._piece("text_delta", text=text)
 
     def _thoughts(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
         if self.hides_reasoning:

@@ -89,7 +89,15 @@ class Block(BaseModel):
         if isinstance(self.citations, Citations) and self.citations.enabled:
             raise ValueError("citations are not supported; leave them out or disable them")
         self._check_source()
+        self._check_inner()
         return self
+
+    def _check_inner(self) -> None:
+        source = self.source.content if isinstance(self.source, Source) else None
+        inner = source if self.type == "document" else self.content
+        for block in inner if isinstance(inner, list) else ():
+            if block.type not in _HOLDS.get(self.type, ()):
+                raise ValueError(f"a block of type '{self.type}' cannot hold one of type '{block.type}'")
 
     def _check_source(self) -> None:
         allowed = {"image": _IMAGE_SOURCES, "document": _DOCUMENT_SOURCES}.get(self.type)
@@ -110,6 +118,13 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "tool_result": ("tool_use_id",),
     "thinking": ("thinking",),
     "redacted_thinking": ("data",),
+}
+
+# What a block may hold inside; no deeper than this.
+_HOLDS: dict[str, frozenset[str]] = {
+    "document": frozenset({"text", "image"}),
+    "search_result": frozenset({"text"}),
+    "tool_result": frozenset({"text", "image", "document", "search_result"}),
 }
 
 

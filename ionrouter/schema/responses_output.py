@@ -37,7 +37,9 @@ class Output:
     _items: list[dict[str, Any]] = field(default_factory=list)
     _is_open: bool = False  # the last item
     _words: _PartWords | None = None  # of the part that is open in it
+    _pieces: list[str] = field(default_factory=list)  # the open part's text, joined when it ends
     _tools: ToolStream = field(default_factory=ToolStream)
+    _late: list[tuple[_PartWords, str, list[Any]]] = field(default_factory=list)  # came in mid-call
 
     def items(self) -> list[dict[str, Any]]:
         """A copy, as deep as anything that still grows."""
@@ -66,7 +68,9 @@ class Output:
 
     def close(self, status: str) -> Iterator[SseEvent]:
         """End the item that is open, with the answer's status."""
-        yield from self._call(is_over=True, status=status)
+        yield from self._call(is_over=True, status="completed" if self._late else status)
+        for words, text, logprobs in self._late:
+            yield from self._say(words, text, logprobs)
         yield from self._close_item(status)
 
     def _think(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
@@ -87,6 +91,9 @@ class Output:
                 yield from self._close_item("completed")  # sealed; the next thought is another item
 
     def _say(self, words: _PartWords, text: str, logprobs: list[Any]) -> Iterator[SseEvent]:
+        if self._tools.is_mid_call:
+            self._late.append((words, text, logprobs))  # an item that was left cannot be gone back to
+            return
         yield from self._call(is_over=True)
         yield from self._item("message", _new_message)
         yield from self._grow(words, text, logprobs)
@@ -100,7 +107,7 @@ class Output:
             more: dict[str, Any] = {"annotations": [], "logprobs": []} if words == _TEXT else {}
             content.append({"type": words.part, words.key: "", **more})
             yield self._part_event("response.content_part.added", part=_copy(content[-1]))
-        content[-1][words.key] += text
+        self._pieces.append(text)
         if words == _TEXT:
             content[-1]["logprobs"] += logprobs
         known = {"logprobs": logprobs} if words == _TEXT else {}
@@ -150,6 +157,7 @@ class Output:
         if words is None:
             return
         part = self._items[-1]["content"][-1]
+        part[words.key], self._pieces = "".join(self._pieces), []
         known = {"logprobs": part["logprobs"]} if words == _TEXT else {}
         yield self._part_event(f"response.{words.event}.done", **{words.key: part[words.key]}, **known)
         yield self._part_event("response.content_part.done", part=_copy(part))

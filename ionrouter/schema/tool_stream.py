@@ -44,6 +44,11 @@ class ToolStream:
     def has_calls(self) -> bool:
         return bool(self._calls)
 
+    @property
+    def is_mid_call(self) -> bool:
+        """Whether a call is open whose arguments are not whole yet."""
+        return any(not call.is_closed and not _is_whole(call.arguments) for call in self._calls.values())
+
     def add(self, fragments: Sequence[Mapping[str, Any]]) -> None:
         """Note a delta's `tool_calls`."""
         for fragment in fragments:

@@ -53,6 +53,7 @@ def _unrecognized(first: Mapping[str, Any], findings: Sequence[Mapping[str, Any]
     )
 
 
+MAX_PATH = 200  # characters
 _MEMBERS = frozenset({"str", "int", "constrained-str", "constrained-int"})
 
 
@@ -66,7 +67,7 @@ def field_path(loc: Sequence[int | str]) -> str:
     path = ""
     for part in loc:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
+    return path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
 
 
 # pydantic's words name Python's types; a client knows JSON's.

@@ -154,6 +154,14 @@ def test_a_call_cut_by_length_shows_what_there_was() -> None:
     assert block["input"] == {"_raw": '{"a": "b'}
 
 
+def test_text_in_the_middle_of_a_call_tears_nothing_apart() -> None:
+    first = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a"'}}
+    second = {"index": 0, "function": {"arguments": ": 1}"}}
+    chunks = [chunk({"tool_calls": [first]}), chunk({"content": "hm"}), chunk({"tool_calls": [second]})]
+    call, text = joined_blocks(_stream([*chunks, chunk({}, "tool_calls")]))
+    assert (call["input"], text["text"]) == ({"a": 1}, "hm")
+
+
 def test_a_broken_stream_ends_with_an_error_event() -> None:
     answer = _answer()
     list(answer.pieces(chunk({"content": "x"})))

@@ -203,6 +203,19 @@ CALL = {"type": "tool_use", "id": "a", "name": "b", "input": {}}
 TOOL = {"name": "f", "input_schema": {}}
 
 
+@pytest.mark.parametrize("depth", [1, 20, 300])
+def test_blocks_hold_blocks_one_level_deep(depth: int) -> None:
+    block: dict[str, Any] = text("x")
+    for _ in range(depth):
+        block = {"type": "document", "source": {"type": "content", "content": [block]}}
+    if depth == 1:
+        assert said(block)[0]["content"] == "x"
+        return
+    with pytest.raises(RequestError, match=r"cannot hold one of type|Recursion error") as refused:
+        said(block)
+    assert len(refused.value.message) < 400
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -149,6 +149,14 @@ def test_sealed_reasoning_can_be_sent_back() -> None:
     assert (second["encrypted_content"], second["format"]) == ("sealed", "openai-responses-v1")
 
 
+def test_text_in_the_middle_of_a_call_tears_nothing_apart() -> None:
+    first = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a"'}}
+    second = {"index": 0, "function": {"arguments": ": 1}"}}
+    chunks = [chunk({"tool_calls": [first]}), chunk({"content": "hm"}), chunk({"tool_calls": [second]})]
+    call, message = _stream([*chunks, chunk({}, "tool_calls")])[-1]["response"]["output"]
+    assert (call["arguments"], message["content"][0]["text"]) == ('{"a": 1}', "hm")
+
+
 def test_a_broken_stream_ends_as_failed() -> None:
     answer = _answer()
     list(answer.pieces(chunk({"content": "x"})))
