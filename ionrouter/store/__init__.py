@@ -1,1 +1,1 @@
-"""What survives a restart: keys (and, later, budgets, generations, statistics)."""
+"""What survives a restart: keys, what they spent, generations, and the reports made of them."""
