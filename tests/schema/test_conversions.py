@@ -14,17 +14,75 @@ from ionrouter.schema.messages_request import MessagesRequest
 from ionrouter.schema.responses_request import ResponsesRequest
 from ionrouter.schema.validation import validated
 
-WORDS = """
-    text image tool_use tool_result thinking document message function_call function
-    function_call_output reasoning input_text input_image auto any tool enabled user assistant
-    system json_schema base64 url
-""".split()
-KEYS = """
-    type role content text source input output name id call_id tool_use_id thinking data media_type
-    url image_url arguments summary format schema messages model system tools tool_choice max_tokens
-    stop_sequences output_config metadata instructions include reasoning context_management edits
-    fallbacks dimensions stream input_schema user effort citations title
-""".split()
+WORDS = [
+    "text",
+    "image",
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "document",
+    "message",
+    "function_call",
+    "function",
+    "function_call_output",
+    "reasoning",
+    "input_text",
+    "input_image",
+    "auto",
+    "any",
+    "tool",
+    "enabled",
+    "user",
+    "assistant",
+    "system",
+    "json_schema",
+    "base64",
+    "url",
+]
+KEYS = [
+    "type",
+    "role",
+    "content",
+    "text",
+    "source",
+    "input",
+    "output",
+    "name",
+    "id",
+    "call_id",
+    "tool_use_id",
+    "thinking",
+    "data",
+    "media_type",
+    "url",
+    "image_url",
+    "arguments",
+    "summary",
+    "format",
+    "schema",
+    "messages",
+    "model",
+    "system",
+    "tools",
+    "tool_choice",
+    "max_tokens",
+    "stop_sequences",
+    "output_config",
+    "metadata",
+    "instructions",
+    "include",
+    "reasoning",
+    "context_management",
+    "edits",
+    "fallbacks",
+    "dimensions",
+    "stream",
+    "input_schema",
+    "user",
+    "effort",
+    "citations",
+    "title",
+]
 _leaves = st.none() | st.booleans() | st.integers(-2, 9) | st.text(max_size=3) | st.sampled_from(WORDS)
 _json = st.recursive(
     _leaves,
