@@ -118,6 +118,7 @@ def _discovered_route(row: UpstreamModel, endpoints: tuple[Endpoint, ...]) -> Mo
         context_length=row.known.context_length,
         input_modalities=row.input_modalities,
         output_modalities=row.output_modalities,
+        declares_output=row.declares_output,
         tokenizer=row.tokenizer,
         instruct_type=row.instruct_type,
         hugging_face_id=row.hugging_face_id,

@@ -29,6 +29,7 @@ class UpstreamModel:
     known: KnownModel = field(default_factory=KnownModel)
     input_modalities: tuple[str, ...] = ("text",)
     output_modalities: tuple[str, ...] = ("text",)
+    declares_output: bool = False  # True: the list says what the model makes
     tokenizer: str = "Other"
     instruct_type: str | None = None
     hugging_face_id: str | None = None
@@ -62,6 +63,7 @@ def _model(row: Any) -> UpstreamModel | None:
         return None
     architecture = _get(row, "architecture", Mapping) or {}
     inputs = _texts(architecture.get("input_modalities")) or ("text",)
+    outputs = _texts(architecture.get("output_modalities"))
     return UpstreamModel(
         id=model_id,
         name=_get(row, "name", str) or _get(row, "display_name", str) or model_id,
@@ -69,7 +71,8 @@ def _model(row: Any) -> UpstreamModel | None:
         description=_get(row, "description", str) or "",
         known=_known(row, frozenset(inputs)),
         input_modalities=inputs,
-        output_modalities=_texts(architecture.get("output_modalities")) or ("text",),
+        output_modalities=outputs or ("text",),
+        declares_output=bool(outputs),
         tokenizer=_get(architecture, "tokenizer", str) or "Other",
         instruct_type=_get(architecture, "instruct_type", str),
         hugging_face_id=_get(row, "hugging_face_id", str) or None,

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ionrouter.routing.graph import compile_table
-from ionrouter.routing.resolve import fill, resolve, split_variant
+from ionrouter.routing.resolve import fill, resolve, serves, split_variant
 from ionrouter.routing.table import Price, RoutingTable
 from tests.routing.build import catalog
 
@@ -42,6 +42,16 @@ def test_exact_names_then_aliases_then_either_in_any_case() -> None:
     assert resolve(TABLE, "META/LLAMA") is TABLE.models["meta/llama"]
     assert resolve(TABLE, "dEFAULT") is TABLE.models["meta/llama"]
     assert resolve(TABLE, "tagged") is TABLE.models["llama3:8b"]
+
+
+def test_what_a_model_is_for() -> None:
+    """A listed model is for text unless it says embeddings; of one behind a pattern nobody knows."""
+    table = make(TEXT.replace("models:\n", "models:\n  vec: {output_modalities: [embeddings], endpoints: "
+                              "[{provider: script}]}\n"))  # fmt: skip
+    vectors, text, unknown = (resolve(table, name) for name in ("vec", "meta/llama", "acme/big"))
+    assert vectors is not None and text is not None and unknown is not None
+    assert [serves(route, "embeddings") for route in (vectors, text, unknown)] == [True, False, True]
+    assert [serves(route, "chat") for route in (vectors, text, unknown)] == [False, True, True]
 
 
 def test_a_name_that_nothing_fits_has_no_route() -> None:

@@ -45,6 +45,7 @@ def test_openrouters_answer_is_read_whole() -> None:
     assert big.input_modalities == ("text", "image")
     assert (big.tokenizer, big.instruct_type, big.hugging_face_id) == ("Llama3", None, None)
     assert auto.known.price is None  # varies
+    assert big.declares_output and not auto.declares_output
 
 
 def test_openais_and_vllms_answers_are_read() -> None:
