@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.worst_case import worst_case
 from ionrouter.errors import RequestError
@@ -16,8 +17,6 @@ from ionrouter.schema.events import Event, RequestRecord
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.store.keys import ApiKey, KeyStore
 from ionrouter.store.ledger import Ledger
-
-UNKNOWN = "unknown"  # price_source of an endpoint that nobody gave a price
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class Accounts:
                 error_type="provider_overloaded",
                 headers={"Retry-After": "1"},
             )
-        priced = tuple(c for c in plan.candidates if c.endpoint.price_source != UNKNOWN)
+        priced = tuple(c for c in plan.candidates if not is_unpriced(c.endpoint))
         if not priced:
             raise _unpriced(plan, key)
         amount = worst_case((c.endpoint for c in priced), request)

@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 import structlog
 
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.circuit_breaker import Permit
 from ionrouter.balancing.cost import cost_of
 from ionrouter.balancing.health import Flight
@@ -155,7 +156,10 @@ class Attempt:
         self._is_settled = True
         now, errand = self._parts.clock(), self._errand
         usage, is_estimated = self._spent(failure)
-        cost = cost_of(errand.candidate.endpoint.price, usage) if usage else Cost()
+        endpoint = errand.candidate.endpoint
+        cost = cost_of(endpoint.price, usage) if usage else Cost()
+        if usage is not None and is_unpriced(endpoint):
+            self._tell_unpriced()
         if self.is_committed and usage is not None:
             self._trace.usage, self._trace.is_usage_estimated = usage, is_estimated
         if failure is not None:
@@ -181,6 +185,7 @@ class Attempt:
                 native_finish_reason=self._tally.native_finish_reason,
                 upstream_id=self._tally.upstream_id,
                 service_tier=self._tally.service_tier,
+                is_unpriced=is_unpriced(endpoint),
             )
         )
 
@@ -217,6 +222,16 @@ class Attempt:
                 code=failure.code,
                 error=failure.message[:300],
             )
+
+    def _tell_unpriced(self) -> None:
+        if self._health.has_told_price:
+            return
+        self._health.has_told_price = True
+        log.warning(
+            "endpoint_unpriced",
+            endpoint=self._errand.candidate.endpoint.id,
+            model=self._errand.candidate.route.id,
+        )
 
     def _ttft_s(self) -> float | None:
         """Attempt start to the first usable event; not guessed for an upstream that did not stream."""

@@ -80,6 +80,12 @@ class Metrics:
             ["endpoint"],
             registry=self.registry,
         )
+        self._unpriced = Counter(
+            "ionrouter_unpriced_requests",
+            "Requests that used tokens at an endpoint whose price nobody said: their cost is reported as 0.",
+            ["endpoint"],
+            registry=self.registry,
+        )
         self._refusals = Counter(
             "ionrouter_refusals",
             "Requests refused before they reached the router: malformed, unauthorized, no such route.",
@@ -124,6 +130,8 @@ class Metrics:
             self._first_token.labels(endpoint).observe(attempt.ttft_s)
         if attempt.usage is None:
             return
+        if attempt.is_unpriced:
+            self._unpriced.labels(endpoint).inc()
         for direction, count in (
             ("prompt", attempt.usage.prompt_tokens),
             ("completion", attempt.usage.completion_tokens),

@@ -18,6 +18,7 @@ from typing import Protocol
 import structlog
 
 from ionrouter.balancing.affinity import Affinity
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.explain import Explanation, explained
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.plan import Plan
@@ -227,9 +228,14 @@ def _route(table: RoutingTable, name: str, request: InferenceRequest) -> ModelRo
     if not serves(route, request.kind):
         raise _wrong_endpoint(name, request)
     if _FREE in variants:
-        free = (e for e in route.endpoints if e.price.prompt == e.price.completion == e.price.request == 0)
+        free = (e for e in route.endpoints if _is_free(e))
         return replace(route, endpoints=tuple(free))
     return route
+
+
+def _is_free(endpoint: Endpoint) -> bool:
+    price = endpoint.price
+    return price.prompt == price.completion == price.request == 0 and not is_unpriced(endpoint)
 
 
 def _wrong_endpoint(name: str, request: InferenceRequest) -> AvailabilityError:

@@ -1,8 +1,8 @@
 """Listening and stopping: sockets, signals, the drain. Knows nothing of what is served.
 
 SIGTERM: readiness 503 at once, the listener stays for `drain_delay_s` (balancers notice), then requests in
-flight get `drain_timeout_s`, then one error each. SIGINT skips the delay: nobody balances a terminal. So does a
-stop before the first readiness: no balancer has sent anything yet.
+flight get `drain_timeout_s`, then one error each. SIGINT skips the delay: nobody balances a terminal. So does
+a stop before the first readiness: no balancer has sent anything yet.
 A second signal ends the process at once.
 """
 

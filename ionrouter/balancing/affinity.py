@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.cost import score
 from ionrouter.balancing.outlook import Size, cached_price, queue_s
 from ionrouter.balancing.plan import Candidate
@@ -60,7 +61,9 @@ def is_worth_staying(
     """Ask whether a session should stay although others may be better: not if it is overloaded."""
     if load is not None and queue_s(load) > MAX_QUEUE_S:
         return False
-    outlook = replace(sticky.outlook, price=cached_price(sticky.endpoint, size))
+    outlook = sticky.outlook
+    if not is_unpriced(sticky.endpoint):
+        outlook = replace(outlook, price=cached_price(sticky.endpoint, size))
     return score(outlook, value_of_time).total <= MAX_SCORE_RATIO * best.score.total
 
 

@@ -68,6 +68,7 @@ class Health:
     retry_at: float = -math.inf  # end of an announced Retry-After
     last_failed_at: float = -math.inf
     last_started_at: float = -math.inf
+    has_told_price: bool = False  # the log has been told that nobody knows the price
     _num_refusals: int = 0  # 429s in a row
 
     # What is read.

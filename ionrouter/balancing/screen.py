@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.circuit_breaker import BreakerState
 from ionrouter.balancing.fields import may_support, undeclared_parameters
 from ionrouter.balancing.health import Health
@@ -92,6 +93,9 @@ def _quantization(s: Subject) -> str | None:
 
 def _max_price(s: Subject) -> str | None:
     price = s.endpoint.price
+    is_asked_there = s.endpoint.provider.forward_provider  # another router, which keeps the limit itself
+    if s.request.preferences.max_price and is_unpriced(s.endpoint) and not is_asked_there:
+        return "nobody said what it costs, and provider.max_price is given"
     # Prices are USD per token; max_price says USD per million tokens, and USD per request.
     ours = {"prompt": price.prompt * 1e6, "completion": price.completion * 1e6, "request": price.request}
     for name, limit in s.request.preferences.max_price.items():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ionrouter.balancing.affinity import is_worth_staying
+from ionrouter.balancing.assumed_price import as_weighed
 from ionrouter.balancing.cost import score
 from ionrouter.balancing.draw import Ranked, drawn, place
 from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
@@ -97,7 +98,7 @@ def _weighed(
     endpoint, request = subject.endpoint, subject.request
     stream = streams_upstream(endpoint, request)
     outlook = outlook_of(
-        endpoint,
+        as_weighed(endpoint, route.endpoints),
         subject.health,
         [health for health in healths if health is not subject.health],
         size_of(request, scene.book.expected_num_out(route.id, stream, scene.now)),

@@ -96,9 +96,9 @@ def _unpriced(catalog: Catalog) -> Iterator[Problem]:
         draft = draft_of(catalog, name, offer, provider, upstream_name(name, offer))
         if price_of(draft)[1] == "unknown":
             message = (
-                "no price here and none in litellm's list: counts as free; set prices: {prompt, completion}"
+                "no price here and none in litellm's list: weighed like the model's dearest, billed as 0; "
             )
-            yield _warn(catalog, loc, message)
+            yield _warn(catalog, loc, f"{message}set prices: {{prompt, completion}}")
 
 
 def _prices_per_token(catalog: Catalog) -> Iterator[Problem]:

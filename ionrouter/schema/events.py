@@ -38,6 +38,7 @@ class Chunk:
     usage: Usage | None = None
     upstream_id: str | None = None
     service_tier: str | None = None
+    is_unpriced: bool = False  # nobody said what the endpoint costs: `cost` leaves it out
 
     @property
     def commits(self) -> bool:

@@ -50,11 +50,11 @@ def test_a_retired_model_is_told_with_date_and_successor(model: str, message: st
     assert found(text) == [f"line 13: models.n.endpoints[0].model: {message}"]
 
 
-def test_an_endpoint_without_any_price_counts_as_free_and_says_so() -> None:
+def test_an_endpoint_without_any_price_says_what_follows() -> None:
     text = LOCAL + "  n:\n    endpoints:\n      - {provider: acme, model: nobody-knows}\n" + USED
     assert found(text) == [
-        "line 12: models.n.endpoints[0]: no price here and none in litellm's list: counts as free; "
-        "set prices: {prompt, completion}"
+        "line 12: models.n.endpoints[0]: no price here and none in litellm's list: weighed like "
+        "the model's dearest, billed as 0; set prices: {prompt, completion}"
     ]
 
 
