@@ -6,7 +6,7 @@ the first MAX_ENDPOINTS get series of their own; the rest share one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -42,17 +42,15 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._endpoints: set[str] = set()
-        self._requests = Counter(
+        self._requests = self._counter(
             "ionrouter_requests",
             "Requests by kind, serving model and endpoint (empty: none served), streaming, and status.",
             ["kind", "model", "endpoint", "stream", "status"],
-            registry=self.registry,
         )
-        self._attempts = Counter(
+        self._attempts = self._counter(
             "ionrouter_attempts",
             "Tries at endpoints; failure is empty for a success, else the failure class.",
             ["endpoint", "failure", "stage"],
-            registry=self.registry,
         )
         self._first_token = Histogram(
             "ionrouter_first_token_seconds",
@@ -68,40 +66,38 @@ class Metrics:
             buckets=TOTAL_BUCKETS,
             registry=self.registry,
         )
-        self._tokens = Counter(
+        self._tokens = self._counter(
             "ionrouter_tokens",
             "Tokens by endpoint and direction; cached and reasoning are parts of prompt and completion.",
             ["endpoint", "direction"],
-            registry=self.registry,
         )
-        self._cost = Counter(
+        self._cost = self._counter(
             "ionrouter_cost_usd",
             "US dollars by endpoint, all attempts.",
             ["endpoint"],
-            registry=self.registry,
         )
-        self._unpriced = Counter(
+        self._unpriced = self._counter(
             "ionrouter_unpriced_requests",
             "Requests that used tokens at an endpoint whose price nobody said: their cost is reported as 0.",
             ["endpoint"],
-            registry=self.registry,
         )
-        self._refusals = Counter(
+        self._refusals = self._counter(
             "ionrouter_refusals",
             "Requests refused before they reached the router: malformed, unauthorized, no such route.",
             ["status"],
-            registry=self.registry,
         )
-        self._store_faults = Counter(
+        self._store_faults = self._counter(
             "ionrouter_store_faults",
             "State database: write_failed (a commit, tried again), refused (queue full), dropped (a row).",
             ["what"],
-            registry=self.registry,
         )
         self.in_flight = Gauge(
             "ionrouter_requests_in_flight", "Requests being served.", registry=self.registry
         )
         self.registry.register(_EngineCollector(engine_loads))
+
+    def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
 
     def observe(self, record: RequestRecord) -> None:
         """Count one finished request and its attempts."""
