@@ -132,6 +132,7 @@ class Attempt:
             reason=errand.reason,
             attempt=errand.number,
             dropped=errand.dropped,
+            notes=errand.request.notes,
         )
         return self._trace.committed
 

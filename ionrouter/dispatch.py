@@ -14,6 +14,7 @@ from ionrouter.balancing.circuit_breaker import Permit
 from ionrouter.balancing.fields import fit, options_for
 from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
+from ionrouter.balancing.reasoning import in_words_of
 from ionrouter.balancing.verdict import all_failed, nobody_left
 from ionrouter.balancing.walk import Walk
 from ionrouter.errand import Errand, Parts, Trace
@@ -83,14 +84,15 @@ def _errand(
     """Prepare one attempt: a body of its own for this endpoint, its deadline, and why it is here."""
     endpoint = candidate.endpoint
     fitted = fit(request, endpoint)
+    tier = {"service_tier": endpoint.service_tier} if endpoint.service_tier else {}
     upstream = UpstreamRequest(
         request_id=request.id,
         kind=request.kind,
         endpoint=endpoint,
-        body=fitted.body,
+        body=in_words_of(endpoint, fitted.body),
         stream=streams_upstream(endpoint, request),
         priority=PRIORITIES.get(request.service_tier or "", 0),
-        options=options_for(request, endpoint),
+        options={**options_for(request, endpoint), **tier},
         tenant=request.key_id or "",
     )
     return Errand(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.plan import Candidate
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
+from ionrouter.routing.table import Endpoint
 from ionrouter.schema.events import AttemptRecord, Committed
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.usage import Cost, Usage
@@ -30,6 +31,7 @@ class Trace:
 
     attempts: list[AttemptRecord] = field(default_factory=list)
     committed: Committed | None = None
+    endpoint: Endpoint | None = None  # whose answer was committed
     ttft_s: float | None = None  # arrival to commit
     usage: Usage = field(default_factory=Usage)
     is_usage_estimated: bool = False

@@ -18,23 +18,23 @@ from typing import Protocol
 import structlog
 
 from ionrouter.balancing.affinity import Affinity
-from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.explain import Explanation, explained
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.plan import Plan
-from ionrouter.balancing.select import Scene, select
+from ionrouter.balancing.reasoning import thinking
+from ionrouter.balancing.select import Scene, room_of, select
+from ionrouter.balancing.thoughts import Makers
 from ionrouter.balancing.verdict import client_status, nobody_left
 from ionrouter.dispatch import Clients, dispatch
 from ionrouter.errand import Parts, Trace
-from ionrouter.errors import AllAttemptsFailed, AvailabilityError, RequestError, StreamBroken
-from ionrouter.routing.resolve import resolve, serves, split_variant
+from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
+from ionrouter.routing.naming import routes_of
+from ionrouter.routing.resolve import serves
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
-from ionrouter.schema.events import Event, Finished, Observer, RequestRecord
+from ionrouter.schema.compression import compressed, wants_compression
+from ionrouter.schema.events import Committed, Event, Finished, Observer, RequestRecord
 from ionrouter.schema.load import EngineLoad
-from ionrouter.schema.request import InferenceRequest, SortKey
-
-_VARIANT_SORTS: dict[str, SortKey] = {"nitro": "throughput", "floor": "price", "exacto": "exacto"}
-_FREE = "free"
+from ionrouter.schema.request import InferenceRequest
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ class Router:
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        self.book, self.affinity = HealthBook(), Affinity()
+        self.book, self.affinity, self.makers = HealthBook(), Affinity(), Makers()
         self._table, self._clients = table, clients
         self._engine_load, self._observers = engine_load, tuple(observers)
         self._books = books
@@ -78,8 +78,9 @@ class Router:
         Raises AvailabilityError 400 (`model_not_found`) for a name that nothing fits.
         """
         table = self._table
-        named = [_route(table, name, request) for name in (request.model, *request.models)]
-        listed = (table.models.get(name) for name in named[0].fallbacks)
+        primary = routes_of(table, request.model, request)
+        named = [*primary, *(r for name in request.models for r in routes_of(table, name, request))]
+        listed = (table.models.get(name) for route in primary for name in route.fallbacks)
         fallbacks = [route for route in listed if route is not None and serves(route, request.kind)]
         tiers: dict[str, ModelRoute] = {}
         for route in (*named, *fallbacks):
@@ -88,10 +89,26 @@ class Router:
 
     def select(self, request: InferenceRequest) -> Plan:
         """Decide where it should go now; an empty plan says why nobody may serve it."""
-        now = self._parts.clock()
-        sticky = self.affinity.find(request, now)
-        scene = Scene(self.book, self._table.settings, now, self._engine_load, sticky)
-        return select(self.resolve(request), self._with_variant(request), scene, self._parts.rng)
+        return self._planned(request)[1]
+
+    def _planned(self, request: InferenceRequest) -> tuple[InferenceRequest, Plan]:
+        """Decide where it should go, and how: a suffix or a plugin may change what is asked."""
+        routes = self.resolve(request)
+        if routes and "thinking" in routes[0].variants:
+            request = thinking(request)
+        plan = select(routes, request, self._scene(request), self._parts.rng)
+        if not wants_compression(request) or (room := room_of(plan, request)) is None:
+            return request, plan
+        shorter = compressed(request, room)
+        if shorter is None:
+            return request, plan
+        return shorter, select(routes, shorter, self._scene(request), self._parts.rng)
+
+    def _scene(self, request: InferenceRequest) -> Scene:
+        now, maker = self._parts.clock(), self.makers.find(request)
+        sticky = maker or self.affinity.find(request, now)
+        settings = self._table.settings
+        return Scene(self.book, settings, now, self._engine_load, sticky, is_pinned=maker is not None)
 
     def explain(self, request: InferenceRequest) -> Explanation:
         """Run resolve and select dry, for people; claims nothing."""
@@ -108,7 +125,8 @@ class Router:
             request = replace(request, arrived_at=self._parts.clock())
         trace, started_at, ending = Trace(), self._parts.wall(), Ending()
         try:
-            settings, plan = self._table.settings, self.select(request)
+            settings = self._table.settings
+            request, plan = self._planned(request)
             if not plan.candidates:
                 raise nobody_left(plan, request, self._parts.clock())
             if self._books is not None:
@@ -117,9 +135,9 @@ class Router:
             events = dispatch(plan, request, self._clients, settings, self._parts, trace)
             async with aclosing(events) as source:  # type: ignore[type-var]
                 async for event in source:
+                    self._hear(request, event, plan, trace)
                     if isinstance(event, Finished):
                         ending.status = 200
-                        self._remember(request, plan, trace)
                         self._report(request, trace, started_at, ending)
                         await self._kept(request)
                     elif self._books is not None:
@@ -137,20 +155,16 @@ class Router:
         finally:
             self._report(request, trace, started_at, ending)
 
-    def _remember(self, request: InferenceRequest, plan: Plan, trace: Trace) -> None:
-        """Let the session come back to the endpoint that answered; an error changes nothing."""
-        served = trace.committed.endpoint_id if trace.committed else None
-        endpoint = next((c.endpoint for c in plan.candidates if c.endpoint.id == served), None)
-        if endpoint is not None:
-            self.affinity.remember(request, endpoint, self._parts.clock())
-
-    def _with_variant(self, request: InferenceRequest) -> InferenceRequest:
-        """Apply `:nitro`, `:floor` and `:exacto`; an explicit `provider.sort` beats them."""
-        _, variants = split_variant(request.model, self._table)
-        sorts = [_VARIANT_SORTS[variant] for variant in variants if variant in _VARIANT_SORTS]
-        if not sorts or request.preferences.sort is not None:
-            return request
-        return replace(request, preferences=replace(request.preferences, sort=sorts[-1]))
+    def _hear(self, request: InferenceRequest, event: Event, plan: Plan, trace: Trace) -> None:
+        """Let the session, and thoughts that only it can read, come back to the endpoint that answered."""
+        if isinstance(event, Committed):
+            served = (c.endpoint for c in plan.candidates if c.endpoint.id == event.endpoint_id)
+            trace.endpoint = next(served, None)
+        elif trace.endpoint is not None and not isinstance(event, Finished):
+            self.makers.hear(request, event, trace.endpoint.identity)
+        elif trace.endpoint is not None and isinstance(event, Finished):  # an error changes nothing
+            self.affinity.remember(request, trace.endpoint, self._parts.clock(), event.usage)
+            self.makers.served(request, trace.endpoint.identity)
 
     def _report(self, request: InferenceRequest, trace: Trace, started_at: float, ending: Ending) -> None:
         """Tell the log and the observers, once; nothing an observer does reaches the client."""
@@ -206,53 +220,6 @@ class Ending:
         self.status = 500
         self.error: str | None = None
         self.is_reported = False
-
-
-def _route(table: RoutingTable, name: str, request: InferenceRequest) -> ModelRoute:
-    """Find one model's route; `:free` leaves only its free endpoints."""
-    base, variants = split_variant(name, table)
-    route = resolve(table, base)
-    if route is None or not {*variants} <= {*_VARIANT_SORTS, _FREE}:
-        raise AvailabilityError(
-            f"{name} is not a valid model ID",
-            status=400,
-            error_type="invalid_request",
-            param="model" if name == request.model else "models",
-            availability={
-                "code": "model_not_found",
-                "retryable": False,
-                "requested_models": [request.model, *request.models],
-                "docs_url": "docs/routing.md",
-            },
-        )
-    if not serves(route, request.kind):
-        raise _wrong_endpoint(name, request)
-    if _FREE in variants:
-        free = (e for e in route.endpoints if _is_free(e))
-        return replace(route, endpoints=tuple(free))
-    return route
-
-
-def _is_free(endpoint: Endpoint) -> bool:
-    price = endpoint.price
-    return price.prompt == price.completion == price.request == 0 and not is_unpriced(endpoint)
-
-
-def _wrong_endpoint(name: str, request: InferenceRequest) -> AvailabilityError:
-    """A model for vectors asked for text, or the reverse."""
-    does = "does not make embeddings" if request.kind == "embeddings" else "only makes embeddings"
-    return AvailabilityError(
-        f"{name} {does}; {'ask /embeddings' if request.kind != 'embeddings' else 'see /embeddings/models'}",
-        status=400,
-        error_type="invalid_request",
-        param="model" if name == request.model else "models",
-        availability={
-            "code": "wrong_endpoint",
-            "retryable": False,
-            "requested_models": [request.model, *request.models],
-            "docs_url": "docs/api.md",
-        },
-    )
 
 
 def _status(error: Exception) -> int:

@@ -57,7 +57,7 @@ def test_an_alias_resolves_to_its_model() -> None:
     [
         ({"model": "nope"}, "model", "nope"),
         ({"model": "m", "models": ("x/y",)}, "models", "x/y"),
-        ({"model": "m:thinking"}, "model", "m:thinking"),
+        ({"model": "nope:thinking"}, "model", "nope:thinking"),
     ],
 )
 async def test_an_unknown_model_is_a_400_in_openrouters_words(

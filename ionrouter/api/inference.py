@@ -18,6 +18,7 @@ from ionrouter.schema.answers import AnswerFrame
 from ionrouter.schema.chat import ChatRequest
 from ionrouter.schema.completions import CompletionRequest
 from ionrouter.schema.embeddings import EmbeddingsRequest
+from ionrouter.schema.presets import with_preset
 from ionrouter.schema.request import Client, InferenceRequest, Kind
 from ionrouter.schema.validation import validated
 
@@ -58,6 +59,7 @@ def freeze(
     request: web.Request, body: Mapping[str, Any], kind: Kind, arrived_at: float
 ) -> tuple[ChatRequest | CompletionRequest | EmbeddingsRequest, InferenceRequest]:
     """Validate a body of our own kinds and make of it what the router takes."""
+    body = with_preset(body, request.app[EDGE].router.table.presets)
     parsed = validated(MODELS[kind], body)
     key = request.get(KEY)
     wanted = parsed.to_request(

@@ -5,20 +5,26 @@ Remembers; whether to follow is decided here too, purely. Bounded; calls no cloc
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.cost import score
 from ionrouter.balancing.outlook import Size, cached_price, queue_s
 from ionrouter.balancing.plan import Candidate
 from ionrouter.routing.table import Endpoint
+from ionrouter.schema.json import dumps
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.usage import Usage
 
 TTL_S = 600.0  # idle; the client's cache_control.ttl beats it
 MAX_QUEUE_S = 2.0  # a local engine busier than this has lost more than its cache saves
 MAX_SCORE_RATIO = 3.0  # to the best candidate, with everything cached
 MAX_SESSIONS = 65_536
+_INSTRUCTIONS = ("system", "developer")
 _TTLS = {"5m": 300.0, "1h": 3600.0}
 
 Key = tuple[str | None, str, str]  # the caller's key, the model asked for, the session
@@ -36,10 +42,15 @@ class Affinity:
         identity, expires_at = self._entries.get(key, ("", now)) if key else ("", now)
         return identity if now < expires_at else None
 
-    def remember(self, request: InferenceRequest, endpoint: Endpoint, now: float) -> None:
-        """Note a success; an endpoint that caches nothing is not worth coming back to."""
+    def remember(
+        self, request: InferenceRequest, endpoint: Endpoint, now: float, usage: Usage | None = None
+    ) -> None:
+        """Note a success; an endpoint that caches nothing is not worth coming back to.
+
+        A conversation that nobody named begins once an answer's `usage` showed that the prompt cache works.
+        """
         key = _key(request)
-        if key is None:
+        if key is None or not (request.session_id or key in self._entries or _has_cached(usage)):
             return
         self._entries.pop(key, None)
         if caches(endpoint):
@@ -68,9 +79,26 @@ def is_worth_staying(
 
 
 def _key(request: InferenceRequest) -> Key | None:
-    if not request.session_id:
+    session = request.session_id or conversation_of(request.body)
+    return (request.key_id, request.model, session) if session else None
+
+
+def conversation_of(body: Mapping[str, Any]) -> str | None:
+    """Name a conversation by its first system message and its first other one, which later turns repeat."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
         return None
-    return (request.key_id, request.model, request.session_id)
+    told = [message for message in messages if isinstance(message, dict)]
+    system = next((message for message in told if message.get("role") in _INSTRUCTIONS), None)
+    first = next((message for message in told if message.get("role") not in _INSTRUCTIONS), None)
+    if first is None:
+        return None
+    text = dumps([system and system.get("content"), first.get("content")])
+    return f"conversation {hashlib.blake2b(text, digest_size=16).hexdigest()}"
+
+
+def _has_cached(usage: Usage | None) -> bool:
+    return usage is not None and (usage.cached_tokens > 0 or usage.cache_write_tokens > 0)
 
 
 def _ttl_s(request: InferenceRequest) -> float:

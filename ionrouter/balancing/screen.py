@@ -23,6 +23,8 @@ _QUANTIZATION_FAMILIES = {
     "fp8": frozenset({"fp8", "mxfp8"}),
 }
 _TIERS = frozenset({"flex", "priority"})  # endpoints of another service level: only by their full tag
+SERVICE_TIERS = {"flex": "flex", "priority": "priority", "fast": "priority", "ultrafast": "priority"}
+_TIERS_OF_VARIANTS = {"nitro": "priority", "floor": "flex"}
 TEMPORARY = frozenset({"loading", "retry_after", "breaker_open"})
 
 
@@ -36,6 +38,7 @@ class Subject:
     load: EngineLoad | None
     now: float
     needs: frozenset[str] = frozenset()  # contract_needs of the request, the same for all endpoints
+    route: ModelRoute | None = None  # the model it is asked as
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def matches(name: str, endpoint: Endpoint) -> bool:
     wanted, tag = name.strip().lower(), endpoint.tag.lower()
     if wanted in (tag, endpoint.id.lower()):
         return True
-    is_tier = tag.rpartition("/")[2] in _TIERS
+    is_tier = endpoint.service_tier is not None or tag.rpartition("/")[2] in _TIERS
     return wanted in (endpoint.provider.slug.lower(), endpoint.provider.name.lower()) and not is_tier
 
 
@@ -81,6 +84,25 @@ def _allowed(s: Subject) -> str | None:
     if prefs.order and not prefs.allow_fallbacks and not matches_any(prefs.order, s.endpoint):
         return f"not in provider.order {list(prefs.order)}, and provider.allow_fallbacks is false"
     return None
+
+
+def asked_tier(request: InferenceRequest) -> str | None:
+    """The service tier that a request names, `flex` or `priority`; all else is the usual one."""
+    return SERVICE_TIERS.get(request.service_tier or "")
+
+
+def _service_tier(s: Subject) -> str | None:
+    own, asked = s.endpoint.service_tier, asked_tier(s.request)
+    if own is None:
+        peers = s.route.endpoints if s.route else ()
+        if asked == "flex" and any(peer.service_tier == "flex" and not peer.disabled for peer in peers):
+            return "service_tier is flex, and the model has endpoints for it"
+        return None
+    by_variant = {_TIERS_OF_VARIANTS.get(variant) for variant in (s.route.variants if s.route else ())}
+    prefs = s.request.preferences
+    if own == asked or own in by_variant or matches_any((*prefs.order, *prefs.only), s.endpoint):
+        return None
+    return f"serves the {own} tier, which was not asked for"
 
 
 def _quantization(s: Subject) -> str | None:
@@ -117,7 +139,7 @@ def _retention(s: Subject) -> str | None:
 
 
 def _distillable(s: Subject) -> str | None:
-    if not s.request.preferences.enforce_distillable_text:
+    if not s.request.preferences.enforce_distillable_text or (s.route and s.route.is_distillable):
         return None
     return "the model is not known to allow distillation, and provider.enforce_distillable_text is true"
 
@@ -176,6 +198,7 @@ def _breaker(s: Subject) -> str | None:
 FILTERS: tuple[tuple[str, Callable[[Subject], str | None]], ...] = (
     ("disabled", _disabled),
     ("allowed_providers", _allowed),
+    ("service_tier", _service_tier),
     ("quantization", _quantization),
     ("max_price", _max_price),
     ("data_policy:training", _training),

@@ -6,7 +6,7 @@ Nothing is claimed here: a half-open breaker's trial is claimed in dispatch.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ionrouter.balancing.affinity import is_worth_staying
@@ -17,13 +17,15 @@ from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
 from ionrouter.balancing.health import Health, HealthBook
 from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
-from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, screen
+from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, asked_tier, screen
 from ionrouter.balancing.strategies import SORTS, STRATEGIES, Strategy, View, lags_behind
 from ionrouter.errors import RequestError
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingSettings
 from ionrouter.schema.load import EngineLoad
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import InferenceRequest, SortKey
 
+_VARIANT_SORTS: dict[str, SortKey] = {"nitro": "throughput", "floor": "price", "exacto": "exacto"}
+_TIER_SORTS: dict[str, SortKey] = {"priority": "throughput", "flex": "price"}
 ESTIMATE_ERROR = 0.25  # four characters a token overstates code and tables by about this much
 
 
@@ -36,6 +38,7 @@ class Scene:
     now: float
     load_of: Callable[[Endpoint], EngineLoad | None] = lambda endpoint: None
     sticky: str | None = None  # identity of the endpoint that the session should stay with
+    is_pinned: bool = False  # the request carries signed thoughts that only `sticky`'s provider can read
 
 
 def select(
@@ -58,14 +61,14 @@ def select(
 def _selected(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, scene: Scene, rng: random.Random
 ) -> Plan:
-    name, strategy = _strategy(request, scene.settings)
+    name, _ = _strategy(routes[0] if routes else None, request, scene.settings)
     candidates: list[Candidate] = []
     exclusions: list[Exclusion] = []
     needs = contract_needs(request)
-    for tier, route in enumerate(routes):
+    for tier, route in _tiers(routes):
         healths = [scene.book.of(endpoint) for endpoint in route.endpoints]
         for endpoint, health in zip(route.endpoints, healths, strict=True):
-            subject = Subject(endpoint, request, health, scene.load_of(endpoint), scene.now, needs)
+            subject = Subject(endpoint, request, health, scene.load_of(endpoint), scene.now, needs, route)
             exclusion = screen(subject, route)
             if exclusion is None:
                 candidates.append(_weighed(subject, healths, route, tier, scene))
@@ -73,15 +76,37 @@ def _selected(
                 exclusions.append(exclusion)
     if not candidates:
         return _failed_open(routes, name, exclusions, request, scene)
-    ranked = sorted((_ranked(c, strategy, request, scene, needs) for c in candidates), key=lambda r: r.order)
-    ordered, reason = _stayed(ranked, request, scene) or drawn(ranked, strategy, request, scene.settings, rng)
+    strategies = _strategies(routes, request, scene.settings)
+    ranked = sorted(
+        (_ranked(c, strategies[c.route.id], request, scene, needs) for c in candidates),
+        key=lambda r: r.order,
+    )
+    first = strategies[ranked[0].view.candidate.route.id]
+    ordered, reason = (
+        _pinned(ranked, scene)
+        or _stayed(ranked, request, scene)
+        or drawn(ranked, first, request, scene.settings, rng)
+    )
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
     return Plan(routes, name, tuple(ordered), tuple(exclusions), reason)
 
 
-def _strategy(request: InferenceRequest, settings: RoutingSettings) -> tuple[str, Strategy]:
-    sort = request.preferences.sort
+def _tiers(routes: tuple[ModelRoute, ...]) -> Iterator[tuple[int, ModelRoute]]:
+    """Number the routes; those of one group share a tier."""
+    tier, previous = -1, None
+    for route in routes:
+        if route.group is None or previous is None or previous.group != route.group:
+            tier += 1
+        previous = route
+        yield tier, route
+
+
+def _strategy(
+    route: ModelRoute | None, request: InferenceRequest, settings: RoutingSettings
+) -> tuple[str, Strategy]:
+    """The caller's sort, else what a suffix or the service tier means, else the file's strategy."""
+    sort = request.preferences.sort or (_implied_sort(route, request) if route else None)
     if sort is not None:
         return f"sort:{sort}", SORTS[sort]
     name = request.overrides.strategy or settings.strategy
@@ -89,6 +114,25 @@ def _strategy(request: InferenceRequest, settings: RoutingSettings) -> tuple[str
         known = ", ".join(STRATEGIES)
         raise RequestError(f"unknown strategy {name!r}, known are {known}", param="ionrouter.strategy")
     return name, STRATEGIES[name]
+
+
+def _strategies(
+    routes: tuple[ModelRoute, ...], request: InferenceRequest, settings: RoutingSettings
+) -> dict[str, Strategy]:
+    """Each model's strategy; a group follows its first model, for keys of two strategies do not compare."""
+    leaders: dict[str, ModelRoute] = {}
+    for route in routes:
+        leaders.setdefault(route.group or route.id, route)
+    return {route.id: _strategy(leaders[route.group or route.id], request, settings)[1] for route in routes}
+
+
+def _implied_sort(route: ModelRoute, request: InferenceRequest) -> SortKey | None:
+    sorts = [_VARIANT_SORTS[variant] for variant in route.variants if variant in _VARIANT_SORTS]
+    if sorts:
+        return sorts[-1]
+    asked = asked_tier(request)
+    is_served = any(endpoint.service_tier == asked and not endpoint.disabled for endpoint in route.endpoints)
+    return _TIER_SORTS[asked] if asked and is_served else None
 
 
 def _weighed(
@@ -115,6 +159,20 @@ def _value_of_time(endpoint: Endpoint, route: ModelRoute, request: InferenceRequ
     """USD per second of waiting, and of our own machine if the endpoint has a shadow price. 0 is a value."""
     given = (request.overrides.value_of_time, route.value_of_time, scene.settings.value_of_time)
     return next(value for value in given if value is not None) + endpoint.shadow_price_per_hour / 3600
+
+
+def _pinned(ranked: list[Ranked], scene: Scene) -> tuple[list[Candidate], str] | None:
+    """Where only one provider can read the request's thoughts: its endpoint, then its others, nobody else."""
+    if scene.sticky is None or not scene.is_pinned:
+        return None
+    ordered = [r.view.candidate for r in ranked]
+    maker = next((c for c in ordered if c.endpoint.identity == scene.sticky), None)
+    if maker is None:
+        return None
+    peers = [
+        c for c in ordered if c is not maker and c.endpoint.provider.slug == maker.endpoint.provider.slug
+    ]
+    return [replace(maker, share=1.0), *peers], "made the reasoning that the request carries"
 
 
 def _stayed(
@@ -152,6 +210,7 @@ def _ranked(
         int(lags_behind(view)),
         0 if is_merged else candidate.tier,
         place(prefs.order, candidate.endpoint),
+        int(asked_tier(request) == "priority" and candidate.endpoint.service_tier != "priority"),
         int(not _takes_all(request, candidate.endpoint, needs)),
         int(strategy.shuns_outages and view.health.has_outage(scene.now)),
     )
@@ -174,7 +233,7 @@ def _failed_open(
     broken = [e for e in exclusions if e.filter == "breaker_open" and not e.is_domain]
     if not broken:
         return Plan(routes, strategy, (), tuple(exclusions), "no endpoint is left")
-    tiers = {route.id: tier for tier, route in enumerate(routes)}
+    tiers = {route.id: tier for tier, route in _tiers(routes)}
     candidates = []
     for e in broken:
         subject = Subject(
@@ -186,6 +245,20 @@ def _failed_open(
     forced = replace(best, share=1.0, is_forced=True)
     kept = tuple(e for e in exclusions if e.endpoint is not best.endpoint)
     return Plan(routes, strategy, (forced,), kept, "every breaker is open: the best one is tried")
+
+
+def room_of(plan: Plan, request: InferenceRequest) -> int | None:
+    """The longest context that this request is too long for, by its estimate, where it fits no candidate.
+
+    None where it fits somebody, or where no context is in the way.
+    """
+    longest = request.prompt_tokens if request.context_tokens is None else request.context_tokens
+    wanted = longest + (request.max_tokens or 0)
+    rooms = [candidate.endpoint.context_length for candidate in plan.candidates]
+    if any(room is None or wanted <= room for room in rooms):
+        return None
+    rooms += [e.endpoint.context_length for e in plan.exclusions if e.filter == "context_length"]
+    return max((room for room in rooms if room is not None and room < wanted), default=None)
 
 
 def retry_at(exclusions: tuple[Exclusion, ...]) -> float | None:

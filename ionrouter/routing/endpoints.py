@@ -115,11 +115,11 @@ def _endpoint(draft: Draft, catalog: Catalog, env: Mapping[str, str], variable: 
     caches = provider.type == "ion" or (price.cache_read is not None and price.cache_read < price.prompt)
     return Endpoint(
         id=f"{provider.slug}/{draft.model_id}",
-        identity=identity_of(provider, _computed(local) if local else draft.upstream_model, variable),
+        identity=identity_of(provider, _served(draft, local), variable),
         model_id=draft.model_id,
         provider=provider,
         upstream_model=draft.upstream_model,
-        tag=_tag(provider, offer.quantization),
+        tag=_tag(provider, offer),
         price=price,
         context_length=offer.context_length or known.context_length,
         max_completion_tokens=offer.max_completion_tokens or known.max_completion_tokens,
@@ -139,7 +139,15 @@ def _endpoint(draft: Draft, catalog: Catalog, env: Mapping[str, str], variable: 
         options=dict(offer.options),
         region=provider.region,
         price_source=source,
+        service_tier=offer.service_tier,
     )
+
+
+def _served(draft: Draft, local: LocalModel | None) -> str:
+    """What the account is asked for; another level of service is measured apart."""
+    tier = draft.offer.service_tier
+    name = _computed(local) if local else draft.upstream_model
+    return f"{name}#{tier}" if tier else name
 
 
 def _computed(local: LocalModel) -> str:
@@ -228,8 +236,9 @@ def _domain(draft: Draft, variable: str | None) -> str:
     return f"{account}/{spec.region}" if spec.region else account
 
 
-def _tag(provider: Provider, quantization: str) -> str:
-    parts = [provider.slug, provider.region, None if quantization == "unknown" else quantization]
+def _tag(provider: Provider, offer: Offer) -> str:
+    quantization = None if offer.quantization == "unknown" else offer.quantization
+    parts = [provider.slug, provider.region, quantization, offer.service_tier]
     return "/".join(part for part in parts if part)
 
 

@@ -121,6 +121,8 @@ def compile_table(catalog: Catalog, env: Mapping[str, str]) -> RoutingTable:
         settings=_settings(catalog),
         version=catalog.version,
         folded=_folded(catalog, routes, aliases),
+        groups={name: tuple(members) for name, members in catalog.spec.groups.items()},
+        presets=catalog.spec.presets,
     )
 
 

@@ -79,6 +79,7 @@ def _route(name: str, spec: ModelSpec, endpoints: tuple[Endpoint, ...]) -> Model
         hugging_face_id=spec.hugging_face_id,
         value_of_time=spec.value_of_time,
         listed_fallbacks=tuple(spec.fallbacks),
+        is_distillable=spec.distillable,
     )
 
 

@@ -35,6 +35,11 @@ def find_id(table: RoutingTable, name: str) -> str | None:
     return table.folded.get(name.casefold())
 
 
+def is_configured(table: RoutingTable, name: str) -> bool:
+    """Ask whether the file lists this very name: a model, an alias or a group."""
+    return name in table.groups or find_id(table, name) is not None
+
+
 def resolve(table: RoutingTable, name: str) -> ModelRoute | None:
     """The route for a model name without variants, or None if nothing configured fits.
 
@@ -62,12 +67,12 @@ def split_variant(name: str, table: RoutingTable) -> tuple[str, tuple[str, ...]]
     pattern serves stays whole, too, if the pattern leads to another router, which reads the suffix itself.
     """
     base, variants = name, list[str]()
-    while find_id(table, base) is None:
+    while not is_configured(table, base):
         head, colon, suffix = base.rpartition(":")
         if not colon or not head or suffix.lower() not in VARIANTS:
             break
         base, variants = head, [suffix.lower(), *variants]
-    if find_id(table, base) is None and _leads_to_router(table, name):
+    if not is_configured(table, base) and _leads_to_router(table, name):
         return name, ()
     return base, tuple(variants)
 

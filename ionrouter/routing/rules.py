@@ -6,14 +6,18 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ionrouter.errors import Problem
+from ionrouter.errors import Problem, RequestError
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import timeouts_of
+from ionrouter.routing.globs import best_match
 from ionrouter.routing.models import upstream_name
+from ionrouter.routing.resolve import VARIANTS
 from ionrouter.routing.spec import EndpointSpec, Offer, ProviderSpec
 from ionrouter.routing.table import ProviderType
 from ionrouter.routing.values import Reach, reach
 from ionrouter.routing.yaml_source import Loc
+from ionrouter.schema.chat import ChatRequest
+from ionrouter.schema.validation import validated
 
 Rule = Callable[[Catalog], Iterator[Problem]]
 
@@ -157,7 +161,8 @@ def _same_endpoint_twice(catalog: Catalog) -> Iterator[Problem]:
         for index, offer in enumerate(model.endpoints):
             if offer.provider not in catalog.spec.providers:
                 continue
-            same = (offer.provider, offer.weights or upstream_name(name, offer), offer.numerics or "")
+            what = offer.weights or upstream_name(name, offer)
+            same = (offer.provider, what, offer.numerics or offer.service_tier or "")
             if same in first:
                 message = f"the same endpoint as endpoints[{first[same]}]: provider and model are equal"
                 yield catalog.source.problem(("models", name, "endpoints", index), message)
@@ -201,6 +206,45 @@ def _globs(catalog: Catalog) -> Iterator[Problem]:
                 yield catalog.source.problem(("patterns", glob, "model"), message)
 
 
+def _group_members(catalog: Catalog) -> Iterator[Problem]:
+    spec = catalog.spec
+    names = {name.casefold() for name in (*spec.models, *spec.aliases)}
+    may_be_discovered = any(provider.discover for provider in spec.providers.values())
+    for group, members in spec.groups.items():
+        if group.casefold() in names:
+            yield catalog.source.problem(("groups", group), "is a model or an alias already")
+        for index, member in enumerate(members):
+            base = _without_variants(member, names)
+            is_known = base.casefold() in names or best_match(spec.patterns, base) is not None
+            if not is_known and not may_be_discovered:
+                yield catalog.source.problem(
+                    ("groups", group, index), f"no model, alias or pattern is '{member}'"
+                )
+
+
+def _without_variants(member: str, names: set[str]) -> str:
+    while member.casefold() not in names and member.rpartition(":")[2].lower() in VARIANTS:
+        member = member.rpartition(":")[0]
+    return member
+
+
+_NOT_IN_PRESETS = ("messages", "prompt", "input", "preset", "stream")
+_ANY_MESSAGE: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": ""}]}
+
+
+def _presets(catalog: Catalog) -> Iterator[Problem]:
+    """What a preset says must be right on its own: its users cannot mend it."""
+    for slug, fields in catalog.spec.presets.items():
+        for name in fields:
+            if name in _NOT_IN_PRESETS:
+                yield catalog.source.problem(("presets", slug, name), "belongs to requests, not to presets")
+        rest = {name: value for name, value in fields.items() if name not in _NOT_IN_PRESETS}
+        try:
+            validated(ChatRequest, {**_ANY_MESSAGE, **rest})
+        except RequestError as error:
+            yield catalog.source.problem(("presets", slug), error.message)
+
+
 RULES: tuple[Rule, ...] = (
     _something_to_serve,
     _provider_fields,
@@ -213,4 +257,6 @@ RULES: tuple[Rule, ...] = (
     _models_lead_somewhere,
     _names_are_distinct,
     _globs,
+    _group_members,
+    _presets,
 )

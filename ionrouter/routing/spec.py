@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ionrouter.routing.table import ProviderType
+from ionrouter.routing.table import ProviderType, ServiceTier
 from ionrouter.routing.values import (
     byte_count,
     env_variable,
@@ -24,7 +24,9 @@ from ionrouter.routing.values import (
 Strategy = Literal["expected-cost", "price", "throughput", "latency", "weighted", "round-robin", "least-busy"]
 Privacy = Literal["allow", "deny"]
 # OpenRouter's list of quantizations.
-Quantization = Literal["int4", "int8", "fp4", "fp6", "fp8", "fp16", "bf16", "fp32", "unknown"]
+Quantization = Literal[
+    "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
+]  # fmt: skip
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -194,6 +196,10 @@ class Offer(Spec):
         default=None,
         description="Seconds without traffic after the circuit breaker opens for the first time; 0: never.",
     )
+    service_tier: ServiceTier | None = Field(
+        default=None,
+        description="Another level of service, sent upstream by this name; used only where it is asked for.",
+    )
     options: dict[str, Any] = Field(default={}, description="Over the provider's options.")
     upstream_stream: Literal["as_asked", "always"] = Field(
         default="as_asked", description="always: ask the upstream to stream even when the client does not."
@@ -244,6 +250,10 @@ class ModelSpec(Spec):
     value_of_time: Usd | None = Field(
         default=None, description="USD per second for this model; overrides `routing`."
     )
+    distillable: bool | None = Field(
+        default=None,
+        description="Its author allows training on its answers; default: nobody said, which counts as no.",
+    )
     endpoints: list[EndpointSpec] = Field(default=[], description="Where it can be had.")
     fallbacks: list[ModelName] = Field(
         default=[], description="Models to try when every endpoint failed, in order."
@@ -275,4 +285,12 @@ class CatalogSpec(Spec):
     patterns: dict[Text, PatternSpec] = Field(
         default={},
         description="Rules for names not listed, e.g. `anthropic/*`; the longest text before * wins.",
+    )
+    groups: dict[ModelName, Annotated[list[ModelName], Field(min_length=1, max_length=64)]] = Field(
+        default={},
+        description="A name for several models whose endpoints compete as if they were one model's.",
+    )
+    presets: dict[Slug, dict[str, Any]] = Field(
+        default={},
+        description="Fields of a request by short name, for `@preset/NAME`; the request's own win.",
     )

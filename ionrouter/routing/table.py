@@ -12,6 +12,7 @@ from typing import Any, Literal
 ProviderType = Literal["ion", "litellm", "openai", "fake"]
 # Where a price comes from. "unknown": nobody said, the endpoint counts as free.
 PriceSource = Literal["routes.yaml", "litellm", "upstream", "local", "unknown"]
+ServiceTier = Literal["flex", "priority"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Endpoint:
     options: Mapping[str, Any] = field(default_factory=dict)  # type-specific, over provider.options
     region: str | None = None
     price_source: PriceSource = "routes.yaml"
+    service_tier: ServiceTier | None = None  # another level of service: used only where it is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,9 @@ class ModelRoute:
     value_of_time: float | None = None  # overrides the global one
     listed_fallbacks: tuple[str, ...] = ()  # as written; `fallbacks` adds the fallbacks' own
     fallback_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "c" -> ("m", "a", "c")
+    is_distillable: bool | None = None  # its author allows training on its answers; None: nobody said
+    group: str | None = None  # routes of one group are one tier: their endpoints compete
+    variants: tuple[str, ...] = ()  # suffixes it was asked for with
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,8 @@ class RoutingTable:
     settings: RoutingSettings = field(default_factory=RoutingSettings)
     version: str = ""  # hash of the source text
     folded: Mapping[str, str] = field(default_factory=dict)  # case-folded model id or alias -> model id
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "openrouter/auto" -> models
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # slug -> fields of a request
 
     def endpoint(self, endpoint_id: str) -> Endpoint | None:
         """Find an endpoint by id; linear, for people and statistics, not for requests."""

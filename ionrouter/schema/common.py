@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from ionrouter.errors import RequestError
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
+from ionrouter.schema.plugins import PLUGINS, RESPONSE_HEALING
 from ionrouter.schema.preferences import IonrouterObject, ProviderObject
 from ionrouter.schema.request import InferenceRequest, Kind, Overrides, ProviderPreferences
 
-MAX_MODELS = 16  # attempts are bounded elsewhere; this bounds the work of resolving
+MAX_MODELS = 1024  # attempts are bounded elsewhere; this bounds the work of resolving
 CHARACTERS_PER_TOKEN = 4
 
 
@@ -45,8 +46,14 @@ class Plugin(BaseModel):
 
     @model_validator(mode="after")
     def _supported(self) -> Plugin:
-        if self.enabled is not False:
-            raise ValueError(f"plugin '{self.id}' is not supported")
+        if self.enabled is False:
+            return self
+        if self.id not in PLUGINS:
+            raise ValueError(f"plugin '{self.id}' is not supported; known: {', '.join(PLUGINS)}")
+        for name, value in (self.model_extra or {}).items():
+            allowed = PLUGINS[self.id].get(name)
+            if value is not None and (allowed is None or value not in allowed):
+                raise ValueError(f"plugin '{self.id}' does not take {name} {value!r}")
         return self
 
 
@@ -92,7 +99,7 @@ class TextRequest(BaseModel):
     include_reasoning: StrictBool | None = None
     provider: ProviderObject | None = None
     route: Literal["fallback", "sort"] | None = None
-    transforms: list[StrictStr] | None = None
+    transforms: list[Literal["middle-out"]] | None = None
     plugins: list[Plugin] | None = None
     preset: StrictStr | None = None
     session_id: Annotated[StrictStr, Field(max_length=256)] | None = None
@@ -107,6 +114,9 @@ class TextRequest(BaseModel):
     @model_validator(mode="after")
     def _one_effort(self) -> TextRequest:
         effort = self.reasoning.effort if self.reasoning else None
+        budget = self.reasoning.max_tokens if self.reasoning else None
+        if budget is not None and self.reasoning_effort is not None:
+            raise ValueError("give reasoning_effort or reasoning.max_tokens, not both")
         if effort is not None and self.reasoning_effort is not None and effort != self.reasoning_effort:
             raise ValueError(
                 f"reasoning_effort '{self.reasoning_effort}' contradicts reasoning.effort '{effort}'"
@@ -177,8 +187,9 @@ class TextRequest(BaseModel):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Legacy fields that are accepted and have no effect here."""
-        return ("transforms",) if self.transforms else ()
+        """Fields that are accepted and have no effect here: what mends whole answers mends no stream."""
+        enabled = [plugin.id for plugin in self.plugins or () if plugin.enabled is not False]
+        return ("plugins",) if self.stream and RESPONSE_HEALING in enabled else ()
 
 
 def _upstream_body(body: Mapping[str, Any], *, exclude_reasoning: bool) -> dict[str, Any]:

@@ -38,7 +38,6 @@ class Chunk:
     usage: Usage | None = None
     upstream_id: str | None = None
     service_tier: str | None = None
-    is_unpriced: bool = False  # nobody said what the endpoint costs: `cost` leaves it out
 
     @property
     def commits(self) -> bool:
@@ -107,6 +106,7 @@ class AttemptRecord:
     native_finish_reason: str | None = None
     upstream_id: str | None = None  # the upstream's own name for its answer
     service_tier: str | None = None
+    is_unpriced: bool = False  # nobody said what the endpoint costs: `cost` leaves it out
 
     @property
     def ok(self) -> bool:
@@ -123,6 +123,7 @@ class Committed:
     reason: str  # e.g. "score 0.00021, first pick of 3" or "fallback after together/...: 503"
     attempt: int  # 1-based
     dropped: tuple[str, ...] = ()  # request parameters this endpoint does not take
+    notes: tuple[str, ...] = ()  # what the router changed in the request
 
 
 @dataclass(frozen=True, slots=True)

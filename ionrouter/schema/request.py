@@ -88,3 +88,4 @@ class InferenceRequest:
         default_factory=dict
     )  # raw values of the names taken out of `body`
     client: Client = field(default_factory=Client)
+    notes: tuple[str, ...] = ()  # what the router changed in the request, for the answer's report

@@ -93,7 +93,7 @@ CASES = {
     ),
     "an unknown quantization": (
         "models:\n  m:\n    endpoints:\n      - {provider: vllm, quantization: q4}\n",
-        "line 9: models.m.endpoints[0].quantization: must be 'int4', 'int8', 'fp4', 'fp6', 'fp8', "
+        "line 9: models.m.endpoints[0].quantization: must be 'int4', 'int8', 'fp4', 'mxfp4', 'nvfp4', 'fp6', 'fp8', 'mxfp8', "
         "'fp16', 'bf16', "
         "'fp32' or 'unknown'",
     ),
@@ -186,7 +186,8 @@ def test_an_empty_file_serves_nothing_and_is_an_error(text: str) -> None:
 
 def test_a_file_that_is_a_list_is_told_the_sections() -> None:
     expected = (
-        "line 1: must be a mapping with sections (routing, defaults, providers, models, aliases, patterns)"
+        "line 1: must be a mapping with sections (routing, defaults, providers, models, aliases, patterns, "
+        "groups, presets)"
     )
     assert errors("- a\n") == [expected]
 

@@ -1,0 +1,62 @@
+"""OpenRouter's `reasoning` object in the words that an endpoint knows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ionrouter.routing.table import Endpoint
+from ionrouter.schema.request import InferenceRequest
+
+# Share of max_tokens that an effort may think (OpenRouter's table).
+EFFORT_SHARES = {"xhigh": 0.95, "high": 0.8, "medium": 0.5, "low": 0.2, "minimal": 0.1}
+DEFAULT_EFFORT = "medium"
+_WISHES = ("reasoning", "reasoning_effort")
+
+
+def thinking(request: InferenceRequest) -> InferenceRequest:
+    """Turn reasoning on where the caller said nothing about it (`:thinking`)."""
+    wish = request.body.get("reasoning")
+    is_said = bool(request.body.get("reasoning_effort")) or (
+        isinstance(wish, Mapping) and any(name in wish for name in ("effort", "max_tokens", "enabled"))
+    )
+    if is_said:
+        return request
+    body = {**request.body, "reasoning": {**(wish if isinstance(wish, Mapping) else {}), "enabled": True}}
+    return replace(request, body=body, parameters=request.parameters | {"reasoning"})
+
+
+def in_words_of(endpoint: Endpoint, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Say one thing once: `reasoning` to routers and endpoints that declare it, else `reasoning_effort`.
+
+    Only for servers that get our JSON as it is; the other doors translate on their own.
+    """
+    if endpoint.provider.type != "openai" or not any(name in body for name in _WISHES):
+        return body
+    rest = {name: value for name, value in body.items() if name not in _WISHES}
+    wish = body.get("reasoning")
+    wish = dict(wish) if isinstance(wish, Mapping) else {}
+    effort = body.get("reasoning_effort")
+    if endpoint.provider.forward_provider or "reasoning" in endpoint.supported_parameters:
+        said = {**wish, "effort": effort} if effort else wish
+        return {**rest, "reasoning": said} if said else rest
+    effort = effort or effort_of(wish, body)
+    return {**rest, "reasoning_effort": effort} if effort else rest
+
+
+def effort_of(wish: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
+    """The effort that comes nearest to a `reasoning` object; None where it asks for none in particular."""
+    if isinstance(effort := wish.get("effort"), str):
+        return effort
+    if wish.get("enabled") is False:
+        return "none"
+    budget = wish.get("max_tokens")
+    if not isinstance(budget, int):
+        return DEFAULT_EFFORT if wish.get("enabled") else None
+    if budget == 0:
+        return "none"
+    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    if not isinstance(most, int):
+        return DEFAULT_EFFORT
+    return min(EFFORT_SHARES, key=lambda name: abs(EFFORT_SHARES[name] - budget / most))
