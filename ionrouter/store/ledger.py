@@ -74,8 +74,10 @@ class Ledger:
 
     def hear(self, request_id: str, event: Event) -> None:
         """Collect what is answered, where words are kept."""
+        if not self.keeps_words:
+            return
         running = self._running.get(request_id)
-        if self.keeps_words and running is not None and isinstance(event, Chunk | Complete):
+        if running is not None and isinstance(event, Chunk | Complete):
             running.assembly.add(event)
 
     def end(self, record: RequestRecord, client: Client) -> None:
