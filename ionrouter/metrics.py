@@ -88,7 +88,7 @@ class Metrics:
         )
         self._store_faults = self._counter(
             "ionrouter_store_faults",
-            "State database: write_failed (a commit, tried again), refused (queue full), dropped (a row).",
+            "State database: write_failed (tried again), checkpoint_failed, refused (queue full), dropped.",
             ["what"],
         )
         self.in_flight = Gauge(

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from ionrouter.errors import ConfigError
+from ionrouter.store.checkpointer import Checkpointer
 from ionrouter.store.database import open_database
 
 _log = structlog.get_logger(__name__)
@@ -27,13 +28,14 @@ LAZY_S = 0.05  # how long a write that nobody awaits may lie, so that it shares 
 RETRY_S = 0.5
 LOCK_PATIENCE_S = 0.25  # somebody else's transaction: a backup, a person with a shell
 CLOSE_TIMEOUT_S = 5.0
+MAX_LOG_PAGES = 8000  # 32 MB: then the checkpointer has fallen behind, and the writer does its work
 # What is wrong with one row, not with the file. ValueError: text that is no Unicode.
 ROW_FAULTS = (
     sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError, ValueError,
 )  # fmt: skip
 
 Statement = tuple[str, Sequence[Any]]
-Fault = Callable[[str, int], None]  # what went wrong ("write_failed", "dropped", "refused"), how many
+Fault = Callable[[str, int], None]  # what went wrong (see metrics.py), how many
 
 
 @dataclass(slots=True)
@@ -120,6 +122,8 @@ class Writer:
 
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
+        checkpointer = Checkpointer(self.path, lambda: self._tell("checkpoint_failed", 1))
+        checkpointer.start()
         while True:
             self._wake.wait(None if self.is_well else RETRY_S)
             self._wake.clear()
@@ -128,17 +132,21 @@ class Writer:
             try:
                 connection = connection or self._open()
                 self._commit(connection, batch)
+                checkpointer.note(len(batch))
             except (sqlite3.Error, ConfigError) as error:
                 self._fail(error, batch)
             if is_last:
                 break
+        checkpointer.close()
         if connection is not None:
             connection.close()
 
     def _open(self) -> sqlite3.Connection:
-        return open_database(
+        connection = open_database(
             self.path, busy_timeout_s=LOCK_PATIENCE_S, survives_power_loss=self.survives_power_loss
         )
+        connection.execute(f"PRAGMA wal_autocheckpoint={MAX_LOG_PAGES}")
+        return connection
 
     def _commit(self, connection: sqlite3.Connection, batch: list[Write]) -> None:
         if not batch:
