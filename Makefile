@@ -9,13 +9,19 @@ JOBS   ?= 2
 ENGINE_SOURCES = $(shell find engine_ext -type f -not -path '*/build/*')
 PYTEST_ARGS ?=
 
-.PHONY: serve test lint format build lock bench clean
+CLIENT_ENVIRONMENTS = $(patsubst %,.venv-clients/%/.installed,openrouter langchain)
+
+.PHONY: serve test test-clients lint format build lock bench clean
 
 serve: $(VENV)/.installed
 	$(BIN)/ionrouter serve $(ARGS)
 
 test: $(VENV)/.test-installed tests/clients/node/node_modules/.installed
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not clients" $(PYTEST_ARGS)
+
+# The clients that bring packages of their own, each in its own environment; `make test` has the others.
+test-clients: $(VENV)/.test-installed $(CLIENT_ENVIRONMENTS) tests/clients/node/node_modules/.installed
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m clients tests/clients $(PYTEST_ARGS)
 
 lint: $(VENV)/.test-installed
 	$(BIN)/ruff check ionrouter tests
@@ -46,6 +52,11 @@ $(VENV)/.test-installed: $(VENV)/.installed
 	$(PIP) install -e '.[test]'
 	touch $@
 
+.venv-clients/%/.installed: tests/clients/python/requirements-%.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check -q install -r $<
+	touch $@
+
 tests/clients/node/node_modules/.installed: tests/clients/node/package-lock.json
 	@command -v npm >/dev/null || { echo "the client tests need Node.js 20 or newer with npm"; exit 1; }
 	npm ci --prefix tests/clients/node --silent --no-audit --no-fund
@@ -56,5 +67,5 @@ lock:
 	uv pip compile --universal --generate-hashes --python-version 3.11 --no-header --no-annotate pyproject.toml -o .ci/requirements.lock
 
 clean:
-	rm -rf build $(VENV) tests/clients/node/node_modules
+	rm -rf build $(VENV) .venv-clients tests/clients/node/node_modules
 	find ionrouter -name '_ion*.so' -delete

@@ -161,7 +161,7 @@ async def _streamed(script: Script, request: UpstreamRequest) -> AsyncIterator[P
         yield Chunk((ChoiceDelta(0, {"role": "assistant", "content": ""}),))
     await _wait(script, 0)
     if script.reasoning:
-        yield Chunk((ChoiceDelta(0, {"reasoning": script.reasoning}),))
+        yield Chunk((ChoiceDelta(0, _thought(script)),))
     pieces = script.pieces()
     for number, piece in enumerate(pieces, 1):
         yield Chunk((ChoiceDelta(0, {_text_key(request): piece}),))
@@ -199,10 +199,16 @@ async def _whole(script: Script, request: UpstreamRequest) -> AsyncIterator[Prov
     if request.kind == "chat":
         message["role"] = "assistant"
         if script.reasoning:
-            message["reasoning"] = script.reasoning
+            message |= _thought(script)
         if script.tool_calls:
             message["tool_calls"] = [dict(call) for call in script.tool_calls]
     yield Complete((Choice(0, message, script.finish_reason, script.finish_reason),), usage)
+
+
+def _thought(script: Script) -> dict[str, Any]:
+    """Both forms of a thought, as every other provider's answers have them."""
+    detail = {"type": "reasoning.text", "text": script.reasoning, "format": "unknown", "index": 0}
+    return {"reasoning": script.reasoning, "reasoning_details": [detail]}
 
 
 async def _wait(script: Script, number: int) -> None:

@@ -1,8 +1,9 @@
-"""One server with scripted endpoints for the stock clients, and the Node client's packages."""
+"""Servers with scripted endpoints for the stock clients, and the packages of the Node clients."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.accounts import Bank
+from tests.support.accounts import bank as open_bank
 from tests.support.server import Server, running_server
 
 NODE = Path(__file__).parent / "node"
+NODE_PACKAGES = json.loads((NODE / "package.json").read_text())["dependencies"]
 
 # Each model is one behaviour.
 ROUTES = """
@@ -42,6 +46,12 @@ models:
           finish_reason: tool_calls
           tool_calls:
             - { id: call_1, type: function, function: { name: weather, arguments: '{"city":"Oslo"}' } }
+  acme/json:
+    endpoints:
+      - provider: fake
+        prices: { prompt: 1, completion: 2 }
+        supported_parameters: [response_format, structured_outputs, tools, tool_choice, max_tokens]
+        options: { text: '{"city": "Oslo", "degrees": 4}' }
   acme/limited:
     endpoints: [ { provider: fake, options: { status: 429, retry_after_s: 20, message: slow down } } ]
   acme/down: { endpoints: [ { provider: fake, options: { status: 503, message: all busy } } ] }
@@ -56,14 +66,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+    """The same endpoints behind a server that asks for keys."""
+    with open_bank(tmp_path_factory.mktemp("keyed"), ROUTES, max_wrong_keys=1000) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def poor_key(bank: Bank) -> str:
+    """A key whose limit pays for nothing."""
+    return bank.make_key(limit=0)[0]
+
+
+@pytest.fixture(scope="session")
 def node() -> Path:
-    """The folder of the Node client with its packages installed, by one test process at a time."""
+    """The folder of the Node clients with its packages installed, by one test process at a time."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed: the Node client cannot run")
     with (NODE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (NODE / "node_modules" / "openai" / "package.json").exists():
+        if not all((NODE / "node_modules" / name / "package.json").exists() for name in NODE_PACKAGES):
             command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
             subprocess.run(command, cwd=NODE, check=True, timeout=300)
     return NODE

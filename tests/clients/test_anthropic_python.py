@@ -11,6 +11,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic
 
+from tests.support.accounts import Bank
 from tests.support.server import Server, running_server
 from tests.support.upstream import DONE, Upstream, chunk, event, json_response, sse, usage
 from tests.support.wire import Script
@@ -72,6 +73,31 @@ def test_errors_have_their_types(client: Anthropic) -> None:
     assert down.value.status_code == 503
     with pytest.raises(anthropic.NotFoundError):
         client.messages.count_tokens(model="acme/hello", messages=HI)
+
+
+def test_refusals_have_their_types(bank: Bank, poor_key: str) -> None:
+    def refused(key: str, **more: Any) -> Any:
+        with (
+            Anthropic(base_url=f"{bank.server.url}/api", auth_token=key, max_retries=0, timeout=60) as stock,
+            pytest.raises(anthropic.APIStatusError) as raised,
+        ):
+            ask(stock, "acme/hello", **more)
+        return raised.value
+
+    wrong = refused("sk-or-v1-" + "0" * 64)
+    assert isinstance(wrong, anthropic.AuthenticationError)
+    assert wrong.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+    unpaid = refused(poor_key)
+    assert unpaid.status_code == 402
+    assert unpaid.body["error"]["type"] == "billing_error"  # type: ignore[index]
+    assert "this key's limit is" in str(unpaid)
+    filtered = refused(bank.key, extra_body={"provider": {"only": ["nowhere"]}})
+    assert isinstance(filtered, anthropic.NotFoundError)
+    assert "not in provider.only" in str(filtered)
+
+
+def test_models(client: Anthropic) -> None:
+    assert "acme/hello" in [model.id for model in client.models.list()]
 
 
 def test_a_stream_that_breaks_raises_after_what_it_said(client: Anthropic) -> None:

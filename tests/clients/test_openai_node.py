@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.server import Server
+from tests.clients.journey import STATUSES, output_of
+from tests.support.accounts import Bank
 
 WORDS = " ".join(f"word{i}" for i in range(40))
 
 
 @pytest.fixture(scope="module")
-def seen(server: Server, node: Path) -> Any:
-    done = subprocess.run(
-        ["node", "journey.mjs", server.base_url], cwd=node, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+def seen(bank: Bank, poor_key: str, node: Path) -> Any:
+    return json.loads(output_of(["node", "journey.mjs"], node, bank, poor_key))
 
 
 def test_both_modes_and_the_helper(seen: Any) -> None:
@@ -34,6 +30,10 @@ def test_both_modes_and_the_helper(seen: Any) -> None:
 def test_tool_calls_completions_and_models(seen: Any) -> None:
     (call,) = seen["tools"]
     assert (call["id"], call["function"]["name"]) == ("call_1", "weather")
+    streamed = seen["toolStream"]
+    assert (streamed[0]["id"], streamed[0]["function"]["name"]) == ("call_1", "weather")
+    joined = "".join(part["function"].get("arguments", "") for part in streamed)
+    assert joined == call["function"]["arguments"] == '{"city":"Oslo"}'
     assert seen["completion"] == "Hello from the router"
     assert "acme/hello" in seen["models"]
     assert seen["model"] == "acme/hello"
@@ -57,8 +57,20 @@ def test_errors_have_their_types(seen: Any) -> None:
     assert seen["breaks"]["name"] == "APIError"
 
 
-def test_many_streams_at_once_and_one_left_early(seen: Any, server: Server) -> None:
+def test_structured_output(seen: Any) -> None:
+    assert seen["structured"] == {"city": "Oslo", "degrees": 4}
+
+
+def test_refusals_have_their_status(seen: Any) -> None:
+    assert {name: told["status"] for name, told in seen["refused"].items()} == STATUSES
+    names = {name: told["name"] for name, told in seen["refused"].items()}
+    assert names["unauthorized"] == "AuthenticationError"
+    assert names["filtered"] == "NotFoundError"
+    assert "this key's limit is" in seen["refused"]["unpaid"]["message"]
+
+
+def test_many_streams_at_once_and_one_left_early(seen: Any, bank: Bank) -> None:
     assert seen["many"] == [WORDS]
     assert seen["left"] is True
-    records = server.wait_for_event("request_finished")
+    records = bank.server.wait_for_event("request_finished")
     assert any(record["status"] == 499 for record in records if record["model"] == "acme/slow")

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 
+from tests.support.accounts import Bank
 from tests.support.server import Server
 
 HI = [{"role": "user", "content": "hi"}]
@@ -108,6 +110,35 @@ def test_errors_have_their_types(client: OpenAI, stream: bool) -> None:
     with pytest.raises(openai.InternalServerError, match="all busy") as down:
         ask("acme/down")
     assert down.value.status_code == 503
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_refusals_have_their_types(bank: Bank, poor_key: str, stream: bool) -> None:
+    def ask(key: str, **more: object) -> object:
+        with OpenAI(base_url=bank.server.base_url, api_key=key, max_retries=0, timeout=60) as stock:
+            return stock.chat.completions.create(model="acme/hello", messages=HI, stream=stream, **more)  # type: ignore[call-overload]
+
+    with pytest.raises(openai.AuthenticationError, match="this API key is not valid"):
+        ask("sk-or-v1-" + "0" * 64)
+    with pytest.raises(openai.APIStatusError, match="this key's limit is") as unpaid:
+        ask(poor_key)
+    assert unpaid.value.status_code == 402
+    with pytest.raises(openai.NotFoundError, match=r"not in provider.only"):
+        ask(bank.key, extra_body={"provider": {"only": ["nowhere"]}})
+
+
+class Place(BaseModel):
+    city: str
+    degrees: int
+
+
+def test_structured_output(client: OpenAI) -> None:
+    answer = client.chat.completions.parse(model="acme/json", messages=HI, response_format=Place)  # type: ignore[arg-type]
+    assert answer.choices[0].message.parsed == Place(city="Oslo", degrees=4)
+    with client.chat.completions.stream(model="acme/json", messages=HI, response_format=Place) as stream:  # type: ignore[arg-type]
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.parsed == Place(city="Oslo", degrees=4)
 
 
 def test_a_stream_that_breaks_raises(client: OpenAI) -> None:

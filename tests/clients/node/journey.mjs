@@ -1,8 +1,9 @@
 // The stock openai package for Node, with only baseURL changed. Prints what each step saw as one JSON object.
 import OpenAI from "openai";
+import { baseURL, key, messages, placeSchema, refusals, timeoutMs } from "./steps.mjs";
 
-const client = new OpenAI({ baseURL: process.argv[2], apiKey: "unused", maxRetries: 0, timeout: 60_000 });
-const messages = [{ role: "user", content: "hi" }];
+const made = (apiKey) => new OpenAI({ baseURL, apiKey, maxRetries: 0, timeout: timeoutMs });
+const client = made(key);
 const model = "acme/hello";
 const seen = {};
 
@@ -28,6 +29,19 @@ seen.models = [];
 for await (const row of client.models.list()) seen.models.push(row.id);
 seen.model = (await client.models.retrieve(model)).id;
 
+const calls = [];
+for await (const chunk of await client.chat.completions.create({ model: "acme/tools", messages, tools, stream: true }))
+  calls.push(...chunk.choices.flatMap((choice) => choice.delta.tool_calls ?? []));
+seen.toolStream = calls;
+
+const json_schema = { name: "place", strict: true, schema: placeSchema };
+const parsed = await client.chat.completions.parse({
+  model: "acme/json",
+  messages,
+  response_format: { type: "json_schema", json_schema },
+});
+seen.structured = JSON.parse(parsed.choices[0].message.content);
+
 const vectors = await client.embeddings.create({ model: "acme/embed", input: ["a", "b"] });
 seen.embeddings = vectors.data.map((row) => [...row.embedding]);
 
@@ -52,6 +66,16 @@ seen.unknown = await failure({ model: "acme/nowhere" });
 seen.limited = await failure({ model: "acme/limited", stream: true });
 seen.down = await failure({ model: "acme/down" });
 seen.breaks = await failure({ model: "acme/breaks", stream: true });
+
+seen.refused = {};
+const ask = (model, { key: other, ...more }) =>
+  made(other ?? key).chat.completions.create({ model, messages, ...more });
+for (const [name, step] of Object.entries(refusals(ask))) {
+  seen.refused[name] = await step().then(
+    () => "no error",
+    (error) => ({ name: error.constructor.name, status: error.status, message: error.message }),
+  );
+}
 
 async function slow() {
   let text = "";
