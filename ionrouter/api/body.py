@@ -15,6 +15,7 @@ from aiohttp import web
 
 from ionrouter.errors import RequestError
 
+MAX_DEPTH = 200  # bodies are copied level by level, and Python ends at 1000 calls
 BODY_TIMEOUT_S = 120.0  # 64 MiB at 4.5 Mbit/s; slower clients hold a connection for nothing
 
 
@@ -51,18 +52,36 @@ def parse_json(data: bytes) -> Any:
     if not data:
         raise RequestError("the request body is empty; send a JSON object")
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as fault:
-        return _parse_leniently(data, fault)
+        value = _parse_leniently(data, fault)
+    # Most bodies have fewer brackets than that, and nobody looks inside.
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise _too_deep()
+    return value
 
 
 def _parse_leniently(data: bytes, fault: ValueError) -> Any:
     try:
         return _whole(json.loads(data.decode("utf-8"), parse_constant=_refuse_constant))
     except RecursionError:
-        raise RequestError("the request body is nested too deeply") from None
+        raise _too_deep() from None
     except ValueError:
         raise RequestError(f"the request body is not JSON: {fault}") from None
+
+
+def _too_deep() -> RequestError:
+    return RequestError(f"the request body is nested too deeply; at most {MAX_DEPTH} levels are read")
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        children = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [child for items in children for child in items if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_constant(name: str) -> Any:

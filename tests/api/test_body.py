@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ionrouter.api.body import MAX_DEPTH
 from tests.support.edge import EdgeServer, edge_server
 
 CHAT = "/api/v1/chat/completions"
@@ -81,6 +82,22 @@ async def test_what_is_no_json_object_is_a_clear_400(tmp_path: Path, data: bytes
         status, body = await _raw(server, data)
     assert status == 400
     assert says in body["error"]["message"] or "nested too deeply" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(("levels", "status"), [(MAX_DEPTH - 1, 200), (MAX_DEPTH, 400), (1000, 400)])
+@pytest.mark.parametrize("field", ["unknown", "metadata", "prediction"])
+async def test_a_body_is_served_or_refused_by_its_depth_and_never_a_500(
+    tmp_path: Path, field: str, levels: int, status: int
+) -> None:
+    """The body's object is a level too. Brackets in texts are no levels."""
+    deep = "[" * levels + "]" * levels
+    text = '{"model":"m","messages":[{"role":"user","content":"%s"}],"%s":%s}'
+    if field == "metadata":
+        deep = f'{{"a":{deep[1:-1] or 0}}}'
+    async with edge_server(tmp_path) as server:
+        found, body = await _raw(server, (text % ("[" * 5000, field, deep)).encode())
+    assert found == status, body
+    assert status == 200 or "nested too deeply" in body["error"]["message"]
 
 
 @pytest.mark.parametrize("where", ["content", "tool arguments", "model", "key"])
