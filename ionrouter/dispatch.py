@@ -89,10 +89,10 @@ def _errand(
         request_id=request.id,
         kind=request.kind,
         endpoint=endpoint,
-        body=in_words_of(endpoint, fitted.body),
+        body={**in_words_of(endpoint, fitted.body), **tier},
         stream=streams_upstream(endpoint, request),
         priority=PRIORITIES.get(request.service_tier or "", 0),
-        options={**options_for(request, endpoint), **tier},
+        options=options_for(request, endpoint),
         tenant=request.key_id or "",
     )
     return Errand(

@@ -8,8 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from ionrouter.api.responses import error_response
-from ionrouter.api.state import GENERATION_ID
-from ionrouter.schema.errors import ErrorBody
+from ionrouter.api.state import GENERATION_ID, METADATA
+from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody
 
 Envelope = Callable[[ErrorBody, str | None], dict[str, Any]]
 _PREFIXES = ("/api/v1", "/v1")
@@ -23,9 +23,10 @@ _ENVELOPES: dict[str, Envelope] = {
 def refusal(request: web.Request, body: ErrorBody) -> web.Response:
     """Answer an error in the envelope of the path it was asked on."""
     write = _ENVELOPES.get(_surface(request.path))
-    if write is None:
-        return error_response(body)
-    return error_response(body, write(body, request.get(GENERATION_ID)))
+    envelope = body.envelope() if write is None else write(body, request.get(GENERATION_ID))
+    if METADATA in request and body.status != INTERNAL_ERROR.status:  # what is masked stays masked
+        envelope = {**envelope, "openrouter_metadata": request[METADATA]}
+    return error_response(body, envelope)
 
 
 def _surface(path: str) -> str:

@@ -12,12 +12,15 @@ from aiohttp import web
 from ionrouter.api.errors import error_body
 from ionrouter.api.pump import EventPump
 from ionrouter.api.responses import header_text, json_response, plain
+from ionrouter.api.route_metadata import NAME, RouteMetadata, metadata_for
 from ionrouter.api.sse import ClientGone, SseResponse
-from ionrouter.api.state import EDGE, ROUTED, Edge
+from ionrouter.api.state import EDGE, METADATA, ROUTED, Edge
 from ionrouter.errors import IonrouterError
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
 from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished
+from ionrouter.schema.healing import healed_answer, wants_healing
+from ionrouter.schema.plugins import RESPONSE_HEALING
 from ionrouter.schema.request import InferenceRequest
 
 _log = structlog.get_logger(__name__)
@@ -68,15 +71,35 @@ class Ask:
     ignored: tuple[str, ...] = ()  # fields that are accepted without effect
     explanation: Any = None  # asked for with `ionrouter: {explain: true}`
     committed: Committed | None = None
+    metadata: RouteMetadata | None = None  # asked for with a header
+    notes: tuple[str, ...] = ()  # what was changed in the request or the answer
 
     def commit(self, committed: Committed) -> dict[str, str]:
         """Note who serves; returns the headers that say so, and what was left out, without being asked."""
-        self.committed = committed
+        self.committed, self.notes = committed, committed.notes
         self.answer.commit(committed)
         headers = {"X-Ionrouter-Route": header_text(f"{committed.endpoint_id}; {committed.reason}")}
         if dropped := self.dropped:
             headers["X-Ionrouter-Dropped"] = header_text(", ".join(dropped))
-        return headers
+        return headers | self.note_header()
+
+    def note_header(self) -> dict[str, str]:
+        return {"X-Ionrouter-Notes": header_text("; ".join(self.notes))} if self.notes else {}
+
+    def mend(self, complete: Complete) -> Complete:
+        """Make JSON parseable again, if the caller wants that and it needs it."""
+        if not wants_healing(self.wanted):
+            return complete
+        healed, is_changed = healed_answer(complete)
+        if is_changed:
+            self.notes += (f"{RESPONSE_HEALING}: the JSON was mended",)
+        return healed
+
+    def route_metadata(self, finished: Finished) -> dict[str, Any]:
+        """The answer's `openrouter_metadata`, if asked for, under its name."""
+        if self.metadata is None or self.committed is None:
+            return {}
+        return {NAME: self.metadata.of_answer(self.committed, finished, self.notes)}
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -90,6 +113,7 @@ class Ask:
             "reason": self.committed.reason,
             "attempt": self.committed.attempt,
             "dropped": list(self.dropped),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
         return report if self.explanation is None else {**report, "explanation": self.explanation}
 
@@ -99,12 +123,18 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     edge = request.app[EDGE]
     if ask.wanted.overrides.explain:
         ask.explanation = plain(edge.router.explain(ask.wanted))  # before it is served, as select will see it
+    ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
-    async with EventPump(edge.router.stream(ask.wanted)) as pump:
-        with edge.in_flight.track(pump), edge.metrics.in_flight.track_inprogress():
-            if ask.wanted.stream:
-                return await _Stream(request, edge, pump, ask, surface).serve()
-            return await _whole(pump, ask)
+    try:
+        async with EventPump(edge.router.stream(ask.wanted)) as pump:
+            with edge.in_flight.track(pump), edge.metrics.in_flight.track_inprogress():
+                if ask.wanted.stream:
+                    return await _Stream(request, edge, pump, ask, surface).serve()
+                return await _whole(pump, ask)
+    except IonrouterError as error:
+        if ask.metadata is not None:
+            request[METADATA] = ask.metadata.of_error(error, ask.committed)
+        raise
 
 
 async def _whole(pump: EventPump, ask: Ask) -> web.Response:
@@ -123,10 +153,11 @@ async def _whole(pump: EventPump, ask: Ask) -> web.Response:
                     finished = item
     if complete is None or finished is None:
         raise RuntimeError("the router's events ended without Complete and Finished")
-    body = ask.answer.whole(complete, finished)
+    body = ask.answer.whole(ask.mend(complete), finished)
     if ask.explanation is not None:
         body["ionrouter"] = ask.report()
-    return json_response(body, headers=headers)
+    body |= ask.route_metadata(finished)
+    return json_response(body, headers=headers | ask.note_header())
 
 
 class _Stream:
@@ -176,7 +207,8 @@ class _Stream:
                 return self._encoded(self._ask.answer.pieces(as_chunk(item)))
             case Finished():
                 report = self._ask.report() if self._reports_route else None
-                return self._encoded(self._ask.answer.finish(item, report)) + self._surface.end
+                pieces = _with_last(self._ask.answer.finish(item, report), self._ask.route_metadata(item))
+                return self._encoded(pieces) + self._surface.end
 
     def _encoded(self, pieces: Iterable[Piece]) -> bytes:
         return b"".join(map(self._surface.encode, pieces))
@@ -186,8 +218,16 @@ class _Stream:
         if not isinstance(error, IonrouterError):
             _log.exception("stream_crashed", request=self._ask.wanted.id)
         try:
-            told = self._encoded(self._ask.answer.fail(error_body(error)))
+            metadata, body = self._ask.metadata, error_body(error)
+            more = {NAME: metadata.of_error(error, self._ask.committed)} if metadata else {}
+            told = self._encoded(_with_last(self._ask.answer.fail(body), more))
             await self._sse.write([told, self._surface.end_of_failure])
             await self._sse.end()
         except ClientGone as gone:
             _log.debug("client_left", request=self._ask.wanted.id, reason=str(gone))
+
+
+def _with_last(pieces: Iterable[Piece], more: Piece) -> list[Piece]:
+    """Add keys to the last of some events."""
+    listed = list(pieces)
+    return [*listed[:-1], {**listed[-1], **more}] if listed and more else listed

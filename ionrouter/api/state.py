@@ -61,4 +61,5 @@ class Edge:
 EDGE = web.AppKey("edge", Edge)
 GENERATION_ID = web.RequestKey("generation_id", str)
 KEY = web.RequestKey("key", ApiKey)
+METADATA = web.RequestKey("metadata", dict)  # `openrouter_metadata` of an error on its way out
 ROUTED = web.RequestKey("routed", bool)  # the router has it, and tells its end itself

@@ -25,18 +25,14 @@ def routes_of(table: RoutingTable, name: str, request: InferenceRequest) -> tupl
     """
     base, variants = split_variant(name, table)
     if ONLINE in variants:
-        raise _unusable(
-            f"{name}: the suffix ':online' needs the web plugin, which this router does not have",
-            "model_not_found",
-            name,
-            request,
-        )
+        message = f"{name}: the suffix ':online' needs the web plugin, which this router does not have"
+        raise _unusable(message, name, request, code="model_not_found")
     members = _members(table, base, request)
     if not members:
-        raise _unusable(_unknown(table, name, base), "model_not_found", name, request)
+        raise _unusable(_unknown(table, name, base), name, request, code="model_not_found")
     fitting = [route for route in members if serves(route, request.kind)]
     if not fitting:
-        raise _unusable(_wrong_kind(name, request), "wrong_endpoint", name, request)
+        raise _unusable(_wrong_kind(name, request), name, request, code="wrong_endpoint")
     return tuple(_with_variants(route, variants) for route in fitting)
 
 
@@ -96,7 +92,7 @@ def _wrong_kind(name: str, request: InferenceRequest) -> str:
     return f"{name} only makes embeddings; ask /embeddings"
 
 
-def _unusable(message: str, code: str, name: str, request: InferenceRequest) -> AvailabilityError:
+def _unusable(message: str, name: str, request: InferenceRequest, *, code: str) -> AvailabilityError:
     return AvailabilityError(
         message,
         status=400,

@@ -184,8 +184,8 @@ async def test_what_was_left_out_is_listed(tmp_path: Path) -> None:
 
     async with edge_server(tmp_path, answer) as server:
         for stream in (True, False):
-            _, headers, _ = await server.chat(stream=stream, transforms=["middle-out"])
-            assert headers["X-Ionrouter-Dropped"] == "min_p, top_a, transforms"
+            _, headers, _ = await server.chat(stream=stream, plugins=[{"id": "response-healing"}])
+            assert headers["X-Ionrouter-Dropped"] == ("min_p, top_a, plugins" if stream else "min_p, top_a")
             assert headers["X-Ionrouter-Route"] == "fake/m; only  endpoint ?"
 
 

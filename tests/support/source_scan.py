@@ -116,11 +116,13 @@ def availability_codes() -> set[str]:
     """Every `error.availability.code`: what is assigned to `code` where AvailabilityErrors are made."""
     found: set[str] = set()
     for path, tree in modules():
-        if path not in ("ionrouter/router.py", "ionrouter/balancing/verdict.py"):
+        if path not in ("ionrouter/routing/naming.py", "ionrouter/balancing/verdict.py"):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 found |= _assigned_code(node)
+            elif isinstance(node, ast.keyword) and node.arg == "code":
+                found |= {*_constants(node.value, str)}
             elif isinstance(node, ast.Dict):
                 pairs = zip(node.keys, node.values, strict=True)
                 found |= {
