@@ -14,6 +14,7 @@ import pytest
 from tests.support.accounts import Bank
 from tests.support.accounts import bank as open_bank
 from tests.support.server import Server, running_server
+from tests.support.upstream import Upstream
 
 NODE = Path(__file__).parent / "node"
 NODE_PACKAGES = json.loads((NODE / "package.json").read_text())["dependencies"]
@@ -90,3 +91,19 @@ def node() -> Path:
             command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
             subprocess.run(command, cwd=NODE, check=True, timeout=300)
     return NODE
+
+
+# cooldown 0: an endpoint that fails is asked again at once.
+ONE_UPSTREAM = """
+providers: {{ up: {{ type: openai, name: Up, base_url: {up} }} }}
+models:
+  m: {{ endpoints: [ {{ provider: up, model: u, cooldown: 0, prices: {{ prompt: 1, completion: 2 }} }} ] }}
+"""
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Upstream]]:
+    """A server before one scripted upstream: model m, provider Up."""
+    folder = tmp_path_factory.mktemp("strict")
+    with Upstream() as up, running_server(folder, ONE_UPSTREAM.format(up=up.base_url)) as server:
+        yield server, up
