@@ -26,6 +26,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOPS = 64
 _SMALLEST_TOP_P = 1e-6  # top_p 0 means "the most likely token alone"; the engine wants (0, 1]
+_SMALLEST_PENALTY = 1e-30  # float32 would make 0 of less, which no logit can be divided by
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -126,7 +127,7 @@ def parse_parameters(
         temperature=numbers["temperature"],
         top_p=max(numbers["top_p"], _SMALLEST_TOP_P),
         min_p=numbers["min_p"],
-        repetition_penalty=numbers["repetition_penalty"],
+        repetition_penalty=max(numbers["repetition_penalty"], _SMALLEST_PENALTY),
         presence_penalty=numbers["presence_penalty"],
         frequency_penalty=numbers["frequency_penalty"],
     )

@@ -29,15 +29,22 @@ def request_error(findings: Sequence[Mapping[str, Any]]) -> RequestError:
     if first["type"] == "extra_forbidden":
         return _unrecognized(first, findings)
     path, sentence = _deepest(first, findings)
-    return RequestError(f"{path}: {sentence}" if path else sentence, param=path or None)
+    return RequestError(f"{path}: {sentence}" if path else sentence, param=path or _named_in(sentence))
+
+
+def _named_in(sentence: str) -> str | None:
+    """What looks at several fields at once has no path; by our convention it begins with the field's name."""
+    name, colon, _ = sentence.partition(": ")
+    return name if colon and name.isidentifier() else None
 
 
 def _deepest(first: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Of a union's members (each reports its own failure) the one that got furthest names the fault best."""
     base = _names(first["loc"])
     within = [(names, f) for f in findings if (names := _names(f["loc"]))[: len(base)] == base]
-    deepest = max(len(names) for names, _ in within)
-    chosen = next(names for names, _ in within if len(names) == deepest)
+    # Too long a list is of the right kind: what its items are to other members is beside the point.
+    within = [(names, f) for names, f in within if f["type"] == "too_long"] or within
+    chosen = max((names for names, _ in within), key=len)
     members = [f for names, f in within if names == chosen]
     sentences = dict.fromkeys(_sentence(f) for f in members)
     return field_path(chosen), " or ".join(sentences) + _shown(members[0])
@@ -85,7 +92,20 @@ _WORDS = {
 }
 
 
+# Lengths, with what pydantic says of the limit: a client sent no "item after validation".
+_LENGTHS = {
+    "too_short": ("at least", "min_length", "item"),
+    "too_long": ("at most", "max_length", "item"),
+    "string_too_short": ("at least", "min_length", "character"),
+    "string_too_long": ("at most", "max_length", "character"),
+}
+
+
 def _sentence(finding: Mapping[str, Any]) -> str:
+    if finding["type"] in _LENGTHS:
+        bound, limit, what = _LENGTHS[finding["type"]]
+        number = finding["ctx"][limit]
+        return f"should have {bound} {number} {what}{'' if number == 1 else 's'}"
     sentence = _WORDS.get(finding["type"]) or str(finding["msg"]).removeprefix("Value error, ")
     return sentence.removeprefix("Input ").removeprefix("List ")
 

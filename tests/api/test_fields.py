@@ -82,6 +82,9 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"session_id": "x" * 257}, "session_id", "session_id: "),
     ({"model": None}, "model", "model: is required"),
     ({"models": ["a"] * 17}, "models", "models: "),
+    ({"messages": []}, "messages", "messages: should have at least 1 item"),
+    ({"model": ""}, "model", "model: should have at least 1 character"),
+    ({"stop": ["x"] * 17}, "stop", "stop: should have at most 16 items"),
 ]
 
 
@@ -226,6 +229,22 @@ async def test_prompts_are_text_or_token_ids(
     assert answer[0] == status
     if status == 400:
         assert answer[2]["error"]["param"].startswith("prompt")
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "says"),
+    [
+        ({"prompt": ["a"] * 129}, "prompt", "prompt: should have at most 128 items"),
+        ({"prompt": []}, "prompt", "prompt: should be a string or should have at least 1 item"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens: 0 makes sense with echo only"),
+    ],
+)
+async def test_a_fault_of_a_completions_request_names_its_field_too(
+    tmp_path: Path, change: dict[str, Any], param: str, says: str
+) -> None:
+    async with edge_server(tmp_path) as server:
+        _, _, body = await server.post("/v1/completions", {"model": "m", "prompt": "x", **change})
+    assert (body["error"]["param"], says in body["error"]["message"]) == (param, True), body
 
 
 async def test_no_new_tokens_are_for_scoring_a_prompt_only(tmp_path: Path) -> None:

@@ -54,6 +54,10 @@ def test_top_p_zero_keeps_the_most_likely_token_alone() -> None:
     assert 0 < parse({"top_p": 0}).sampling.top_p < 1e-3
 
 
+def test_the_smallest_penalty_is_none_that_float32_rounds_to_nothing() -> None:
+    assert parse({"repetition_penalty": 1e-300}).sampling.repetition_penalty > 1.2e-38
+
+
 @pytest.mark.parametrize(
     ("body", "max_tokens"),
     [
