@@ -79,6 +79,7 @@ _KEPT: dict[str, Callable[[tuple[Endpoint, ...]], tuple[Endpoint, ...]]] = {
 
 def _unknown(table: RoutingTable, name: str, base: str) -> str:
     head, colon, suffix = base.rpartition(":")
+    head, _ = split_variant(head, table)
     if colon and (is_configured(table, head) or resolve(table, head) is not None):
         known = ", ".join(f":{variant}" for variant in VARIANTS if variant != ONLINE)
         return f"{name} is not a valid model ID: unknown suffix ':{suffix}', known are {known}"

@@ -93,8 +93,8 @@ CASES = {
     ),
     "an unknown quantization": (
         "models:\n  m:\n    endpoints:\n      - {provider: vllm, quantization: q4}\n",
-        "line 9: models.m.endpoints[0].quantization: must be 'int4', 'int8', 'fp4', 'mxfp4', 'nvfp4', 'fp6', 'fp8', 'mxfp8', "
-        "'fp16', 'bf16', "
+        "line 9: models.m.endpoints[0].quantization: must be 'int4', 'int8', 'fp4', "
+        "'mxfp4', 'nvfp4', 'fp6', 'fp8', 'mxfp8', 'fp16', 'bf16', "
         "'fp32' or 'unknown'",
     ),
     "a size without sense": (
