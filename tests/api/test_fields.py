@@ -81,7 +81,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"reasoning": {"effort": "low", "max_tokens": 5}}, "reasoning", "give effort or max_tokens, not both"),
     ({"session_id": "x" * 257}, "session_id", "session_id: "),
     ({"model": None}, "model", "model: is required"),
-    ({"models": ["a"] * 17}, "models", "models: "),
+    ({"models": ["a"] * 1025}, "models", "models: should have at most 1024 items"),
     ({"messages": []}, "messages", "messages: should have at least 1 item"),
     ({"model": ""}, "model", "model: should have at least 1 character"),
     ({"stop": ["x"] * 17}, "stop", "stop: should have at most 16 items"),
