@@ -84,7 +84,16 @@ def _changes(old: RoutingTable, new: RoutingTable) -> list[Change]:
     before, after = _endpoints(old.models), _endpoints(new.models)
     for name in before.keys() & after.keys():
         changes += _field_changes(name, before[name], after[name], {"provider"})
+    changes += _section_changes("groups", old.groups, new.groups)
+    changes += _section_changes("presets", old.presets, new.presets)
     return sorted(changes, key=lambda change: change.name)
+
+
+def _section_changes(section: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Entries that came, went or differ, whole; None stands for none."""
+    names = sorted(old.keys() | new.keys())
+    pairs = [(name, old.get(name), new.get(name)) for name in names]
+    return [Change(f"{section}.{name}", a, b) for name, a, b in pairs if a != b]
 
 
 def _endpoints(models: Mapping[str, ModelRoute]) -> dict[str, Endpoint]:

@@ -69,3 +69,8 @@ def test_a_new_model_is_told_with_all_its_arrows() -> None:
         "+ model k -> endpoint p/k",
         "+ endpoint p/k -> provider p",
     ]
+
+
+def test_groups_and_presets_are_compared_entry_by_entry() -> None:
+    assert changed("aliases:", "groups: {g: [m]}\naliases:") == ["~ groups.g: None -> ('m',)"]
+    assert changed("aliases:", "presets: {p: {seed: 1}}\naliases:") == ["~ presets.p: None -> {'seed': 1}"]
