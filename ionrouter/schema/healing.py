@@ -20,6 +20,7 @@ _BARE_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*(?=\s*:)")
 _IS_BARE = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _OPENING = re.compile(r"[{\[]")
 MAX_STARTS = 8  # brackets at which an answer is looked for
+MAX_CHARACTERS = 128 * 1024  # of a text that is mended: longer ones would hold up everybody else
 _CLOSING = {"{": "}", "[": "]"}
 _JSON_FORMATS = ("json_object", "json_schema")
 
@@ -52,6 +53,8 @@ def heal(text: str) -> str | None:
     """Return text that parses as a JSON object or array, `text` itself if it does; None if there is none."""
     if _parses(text):
         return text
+    if len(text) > MAX_CHARACTERS:
+        return None
     fenced = _FENCE.search(text)
     for source in ([fenced.group(1)] if fenced else []) + [text]:
         starts = [found.start() for found in islice(_OPENING.finditer(source), MAX_STARTS)]
@@ -64,7 +67,7 @@ def heal(text: str) -> str | None:
 def _parses(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict | list)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

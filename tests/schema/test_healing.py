@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ionrouter.schema.events import Choice, Complete
-from ionrouter.schema.healing import heal, healed_answer, wants_healing
+from ionrouter.schema.healing import MAX_CHARACTERS, heal, healed_answer, wants_healing
 from tests.support.routes import request
 
 _json = st.recursive(
@@ -59,6 +59,13 @@ def test_what_parses_stays_as_it_is_and_survives_a_fence_and_a_lost_end(value: A
 def test_any_text_is_mended_into_json_or_left(text: str) -> None:
     mended = heal(text)
     assert mended is None or isinstance(json.loads(mended), dict | list)
+
+
+def test_what_is_too_long_or_too_deep_is_left() -> None:
+    assert heal('{"a": [' + "1," * MAX_CHARACTERS) is None
+    assert heal("[" * 60_000) is None and heal("[" * 60_000 + "]" * 60_000) is None
+    long = json.dumps(["x" * MAX_CHARACTERS])
+    assert heal(long) == long
 
 
 def test_an_answer_that_its_length_cut_off_stays_as_it_is() -> None:
