@@ -3,70 +3,32 @@
 Knows no kernel: each executable says on its own what failed (tests/engine_ext/check.h).
 """
 
-import fcntl
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
+from tests.support.cxx import ROOT, built, run
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-BUILD = ROOT / "build" / "kernel_tests"
 EXECUTABLES = sorted(source.stem for source in HERE.glob("test_*.cpp"))
 QUANTIZED = ("Q4_0", "Q4_1", "Q8_0", "Q6_K")
 
 
-def run(*command: str | Path, limit_s: float, input: bytes | None = None) -> bytes:
-    done = subprocess.run(command, input=input, capture_output=True, timeout=limit_s)
-    said = (done.stdout + done.stderr)[-8000:].decode(errors="replace")
-    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{said}"
-    return done.stdout
-
-
-def tool(name: str) -> str:
-    """Find a build tool beside this Python first: a virtual environment need not be activated."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    found = shutil.which(name, path=path)
-    assert found, f"{name} is needed to build the kernels' tests"
-    return found
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock between processes: parallel test workers share the build folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 @pytest.fixture(scope="session")
 def build() -> Path:
-    cmake = tool("cmake")
-    with exclusive(BUILD.with_suffix(".lock")):
-        # The generator of a folder is fixed at its first configuration, so it is chosen only then.
-        is_new = not (BUILD / "CMakeCache.txt").exists()
-        ninja = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"] if is_new else []
-        run(cmake, "-S", HERE, "-B", BUILD, *ninja, limit_s=300)
-        run(cmake, "--build", BUILD, "--parallel", "2", limit_s=1800)
-    return BUILD
+    return built(HERE, "kernel_tests")
 
 
 @pytest.mark.parametrize("name", EXECUTABLES)
 def test_the_kernels_do_what_their_tests_say(build: Path, name: str) -> None:
-    run(build / name, limit_s=600)
+    run(build / name)
 
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512vnni"])
 def test_an_instruction_set_is_among_those_compared(build: Path, isa: str) -> None:
-    compared = run(build / "dequantize", limit_s=60).decode().split()
+    compared = run(build / "dequantize").decode().split()
     assert compared[0] == "scalar"
     if isa not in compared:
         pytest.skip(f"this CPU has no {isa}: its kernels were built, but not compared with the scalar ones")
@@ -74,7 +36,7 @@ def test_an_instruction_set_is_among_those_compared(build: Path, isa: str) -> No
 
 def dequantized(build: Path, dtype: str, raw: bytes, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return [n, k] dequantised from the file layout, and through packing."""
-    out = run(build / "dequantize", dtype, str(n), str(k), limit_s=120, input=raw)
+    out = run(build / "dequantize", dtype, str(n), str(k), given=raw)
     both = np.frombuffer(out, dtype=np.float32).reshape(2, n, k)
     return both[0], both[1]
 
