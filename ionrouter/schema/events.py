@@ -16,6 +16,8 @@ from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Cost, Usage
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
+# Why an attempt was made: for the caller, for the caller beside a slow one, to compare, to measure.
+AttemptRole = Literal["main", "hedge", "shadow", "probe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class AttemptRecord:
     upstream_id: str | None = None  # the upstream's own name for its answer
     service_tier: str | None = None
     is_unpriced: bool = False  # nobody said what the endpoint costs: `cost` leaves it out
+    role: AttemptRole = "main"  # "shadow" and "probe" belong to no RequestRecord: users never see them
 
     @property
     def ok(self) -> bool:

@@ -26,6 +26,7 @@ def failed(health: Health, failure: FailureClass, now: float = 0.0, *, after_com
         FailureClass.ENDPOINT_REQUEST,
         FailureClass.CONTENT,
         FailureClass.CLIENT_LEFT,
+        FailureClass.LOST_RACE,
     ],
 )
 def test_what_is_not_the_endpoints_fault_leaves_no_trace(failure: FailureClass) -> None:
