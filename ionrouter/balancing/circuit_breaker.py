@@ -14,12 +14,9 @@ import enum
 from dataclasses import dataclass, field
 
 from ionrouter.balancing.decay import DecayedMean
+from ionrouter.routing.table import BreakerRules
 
-COOLDOWN_S = 10.0  # first open time
-MAX_OPEN_S = 300.0
-MAX_CONSECUTIVE = 3  # failures in a row that open it
-MAX_ERROR_RATE = 0.5  # share of failures that opens it ...
-MIN_SAMPLES = 10.0  # ... once this many recent samples say so
+MIN_SAMPLES = 10.0  # recent ones, before a share of failures says anything
 RATE_HALF_LIFE_S = 30.0
 
 
@@ -38,14 +35,14 @@ class Permit:
 
 @dataclass(slots=True)
 class CircuitBreaker:
-    """`cooldown_s` is the first open time; 0 means that it never opens on failures."""
+    """`rules` may be replaced at any time: the next failure is judged by the new ones."""
 
-    cooldown_s: float = COOLDOWN_S
+    rules: BreakerRules = field(default_factory=BreakerRules)
     until: float = 0.0  # open before this moment, unless closed
     is_domain: bool = False  # opened because the provider refuses our account: never failed open
     _is_closed: bool = True
     _has_trial: bool = False
-    _num_openings: int = 0  # in a row; the exponent of the open time
+    num_openings: int = 0  # since it last closed: the exponent of the open time
     _consecutive: int = 0
     _errors: DecayedMean = field(default_factory=lambda: DecayedMean(RATE_HALF_LIFE_S))
 
@@ -77,19 +74,19 @@ class CircuitBreaker:
         """Record a request that worked: closes the breaker, whatever its state."""
         self._errors.add(0.0, now)
         self._is_closed, self._has_trial, self.is_domain = True, False, False
-        self._consecutive = self._num_openings = 0
+        self._consecutive = self.num_openings = 0
 
     def fail(self, now: float) -> None:
         """Record a failure: opens after enough of them, re-opens for longer after a failed trial."""
         self._errors.add(1.0, now)
         self._consecutive += 1
-        if self.cooldown_s <= 0:
+        if self.rules.cooldown_s <= 0:
             return
         if not self._is_closed:
             if now >= self.until:
                 self.is_domain = False
                 self._open(now)
-        elif self._consecutive >= MAX_CONSECUTIVE or self._is_failing(now):
+        elif self._consecutive >= self.rules.max_failures or self._is_failing(now):
             self._open(now)
 
     def trip(self, now: float) -> bool:
@@ -101,10 +98,11 @@ class CircuitBreaker:
         return was_closed
 
     def _is_failing(self, now: float) -> bool:
-        return self._errors.weight(now) >= MIN_SAMPLES and self._errors.mean(now, 0.0, 1e-9) >= MAX_ERROR_RATE
+        rate = self._errors.mean(now, 0.0, 1e-9)
+        return self._errors.weight(now) >= MIN_SAMPLES and rate >= self.rules.max_error_rate
 
     def _open(self, now: float) -> None:
-        base = self.cooldown_s if self.cooldown_s > 0 else COOLDOWN_S
-        self.until = now + min(base * 2.0**self._num_openings, max(MAX_OPEN_S, base))
-        self._num_openings = min(self._num_openings + 1, 32)
+        base = self.rules.cooldown_s if self.rules.cooldown_s > 0 else BreakerRules().cooldown_s
+        self.until = now + min(base * 2.0**self.num_openings, max(self.rules.max_cooldown_s, base))
+        self.num_openings = min(self.num_openings + 1, 32)
         self._is_closed, self._has_trial = False, False

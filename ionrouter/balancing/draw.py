@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate
-from ionrouter.balancing.screen import matches
 from ionrouter.balancing.strategies import Strategy, View
 from ionrouter.routing.table import Endpoint, RoutingSettings
+from ionrouter.routing.tags import matches
 from ionrouter.schema.request import InferenceRequest
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ionrouter.balancing.circuit_breaker import COOLDOWN_S, CircuitBreaker
+from ionrouter.balancing.circuit_breaker import CircuitBreaker
 from ionrouter.balancing.cost import PRIOR_FAIL_AFTER, PRIOR_FAIL_BEFORE, PRIOR_NUM_OUT, PSEUDO_REQUESTS
 from ionrouter.balancing.decay import DecayedMean, DecayedMedian
 from ionrouter.balancing.peak_ewma import PeakEwma
@@ -195,7 +195,7 @@ class HealthBook:
         if health is None:
             health = self._healths[endpoint.identity] = Health()
             self._forget_idle()
-        health.breaker.cooldown_s = COOLDOWN_S if endpoint.cooldown_s is None else endpoint.cooldown_s
+        health.breaker.rules = endpoint.breaker
         return health
 
     def keep(self, endpoints: Iterable[Endpoint]) -> None:

@@ -14,6 +14,7 @@ from ionrouter.balancing.circuit_breaker import BreakerState
 from ionrouter.balancing.fields import may_support, undeclared_parameters
 from ionrouter.balancing.health import Health
 from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.routing.tags import matches
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
 
@@ -22,7 +23,6 @@ _QUANTIZATION_FAMILIES = {
     "fp4": frozenset({"fp4", "mxfp4", "nvfp4"}),
     "fp8": frozenset({"fp8", "mxfp8"}),
 }
-_TIERS = frozenset({"flex", "priority"})  # endpoints of another service level: only by their full tag
 SERVICE_TIERS = {"flex": "flex", "priority": "priority", "fast": "priority", "ultrafast": "priority"}
 _TIERS_OF_VARIANTS = {"nitro": "priority", "floor": "flex"}
 TEMPORARY = frozenset({"loading", "retry_after", "breaker_open"})
@@ -51,19 +51,6 @@ class Exclusion:
     reason: str
     until: float | None = None
     is_domain: bool = False  # the breaker is open because the provider refuses our account
-
-
-def matches(name: str, endpoint: Endpoint) -> bool:
-    """Ask whether a name in `order`, `only` or `ignore` means this endpoint; case does not matter.
-
-    "deepinfra" and "DeepInfra" mean all of that provider's endpoints except other service tiers,
-    "deepinfra/turbo" means one.
-    """
-    wanted, tag = name.strip().lower(), endpoint.tag.lower()
-    if wanted in (tag, endpoint.id.lower()):
-        return True
-    is_tier = endpoint.service_tier is not None or tag.rpartition("/")[2] in _TIERS
-    return wanted in (endpoint.provider.slug.lower(), endpoint.provider.name.lower()) and not is_tier
 
 
 def matches_any(names: Sequence[str], endpoint: Endpoint) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ionrouter.errors import ConfigError, Problem
-from ionrouter.routing import advice, graph, rules
+from ionrouter.routing import advice, graph, rules, rules_traffic
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.prices import PriceBook, read_price_book
 from ionrouter.routing.spec import CatalogSpec
@@ -78,6 +78,7 @@ def _checked(source: Source, prices: PriceBook | None) -> tuple[Catalog, list[Pr
     validated = validate(source)
     catalog = Catalog(validated.spec, source, read_price_book() if prices is None else prices)
     errors = [*validated.problems, *graph.find_problems(source), *rules.find_problems(catalog)]
+    errors += rules_traffic.find_problems(catalog)
     return catalog, _in_order(errors)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ionrouter.routing.edges import Edge, wiring_of_table
-from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
+from ionrouter.routing.table import Endpoint, Hedge, ModelRoute, RoutingTable, Shadow, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ def _changes(old: RoutingTable, new: RoutingTable) -> list[Change]:
         changes += _field_changes(name, before[name], after[name], {"provider"})
     changes += _section_changes("groups", old.groups, new.groups)
     changes += _section_changes("presets", old.presets, new.presets)
+    changes += _section_changes("splits", old.splits, new.splits)
     return sorted(changes, key=lambda change: change.name)
 
 
@@ -102,6 +103,8 @@ def _endpoints(models: Mapping[str, ModelRoute]) -> dict[str, Endpoint]:
 
 # Compared through what they are made of.
 _DERIVED = frozenset({"fallback_paths", "identity"})
+# Told in one line each.
+_WHOLE = (Hedge, Shadow, Split)
 
 
 def _field_changes(name: str, old: Any, new: Any, skip: Set[str] = frozenset()) -> list[Change]:
@@ -112,7 +115,7 @@ def _field_changes(name: str, old: Any, new: Any, skip: Set[str] = frozenset()) 
         if field.name in skip or field.name in _DERIVED or a == b:
             continue
         path = f"{name}.{field.name}"
-        if dataclasses.is_dataclass(a) and type(a) is type(b):
+        if dataclasses.is_dataclass(a) and type(a) is type(b) and type(a) not in _WHOLE:
             changes += _field_changes(path, a, b)
         else:
             changes.append(Change(path, _shown(a), _shown(b)))

@@ -12,8 +12,10 @@ from typing import get_args
 
 from ionrouter.routing.document import Catalog, is_local
 from ionrouter.routing.identity import identity_of
-from ionrouter.routing.spec import EndpointSpec, Offer, PricesSpec, ProviderSpec, TimeoutsSpec
+from ionrouter.routing.spec import EndpointSpec, Offer, PricesSpec, ProviderSpec
+from ionrouter.routing.spec_traffic import BreakerSpec, TimeoutsSpec
 from ionrouter.routing.table import (
+    BreakerRules,
     Endpoint,
     Expected,
     KnownModel,
@@ -24,7 +26,7 @@ from ionrouter.routing.table import (
     ProviderType,
     Timeouts,
 )
-from ionrouter.routing.values import Reach, per_token, reach
+from ionrouter.routing.values import PROBE_IDLE_S, Reach, per_token, reach
 
 THIS_MACHINE = "this-machine"  # the failure domain of everything that runs here
 PROVIDER_TYPES: tuple[ProviderType, ...] = get_args(ProviderType)
@@ -85,6 +87,7 @@ class Draft:
     upstream_model: str
     known: KnownModel = NOTHING_KNOWN
     known_from: PriceSource = "unknown"
+    is_discovered: bool = False  # listed by the upstream, not by the file
 
 
 def draft_of(catalog: Catalog, model_id: str, offer: Offer, provider: Provider, upstream_model: str) -> Draft:
@@ -135,7 +138,8 @@ def _endpoint(draft: Draft, catalog: Catalog, env: Mapping[str, str], variable: 
         upstream_stream=offer.upstream_stream,
         local=local,
         caches=caches,
-        cooldown_s=offer.cooldown,
+        breaker=breaker_of(catalog, draft.provider_spec, offer),
+        probe_s=_probe_s(draft, price, source),
         options=dict(offer.options),
         region=provider.region,
         price_source=source,
@@ -222,7 +226,32 @@ def timeouts_of(catalog: Catalog, provider: ProviderSpec, offer: Offer) -> Timeo
     )
 
 
-def _first(levels: Iterable[TimeoutsSpec], name: str) -> float | None:
+def breaker_of(catalog: Catalog, provider: ProviderSpec, offer: Offer) -> BreakerRules:
+    """A breaker's rules from the nearest level that sets them; `cooldown` is `breaker.cooldown`, shorter."""
+    own = offer.breaker
+    if own.cooldown is None and offer.cooldown is not None:
+        own = own.model_copy(update={"cooldown": offer.cooldown})
+    levels = (own, provider.breaker, catalog.spec.defaults.breaker)
+    built_in = BreakerRules()
+    cooldown, failures = _first(levels, "cooldown"), _first(levels, "failures")
+    return BreakerRules(
+        max_failures=int(failures or built_in.max_failures),
+        max_error_rate=_first(levels, "error_rate") or built_in.max_error_rate,
+        cooldown_s=built_in.cooldown_s if cooldown is None else cooldown,
+        max_cooldown_s=_first(levels, "max_cooldown") or built_in.max_cooldown_s,
+    )
+
+
+def _probe_s(draft: Draft, price: Price, source: PriceSource) -> float:
+    """Idle seconds before a probe. Unasked only what is known to be free, and was listed by hand."""
+    for level in (draft.offer, draft.provider_spec):
+        if level.probe is not None:
+            return level.probe
+    is_free = price.prompt == price.completion == price.request == 0 and source in ("routes.yaml", "local")
+    return PROBE_IDLE_S if is_free and draft.provider.type != "litellm" and not draft.is_discovered else 0.0
+
+
+def _first(levels: Iterable[TimeoutsSpec | BreakerSpec], name: str) -> float | None:
     return next((value for level in levels if (value := getattr(level, name)) is not None), None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from ionrouter.errors import Problem
-from ionrouter.routing import models, picture
+from ionrouter.routing import models, picture, traffic
 from ionrouter.routing.difference import RoutingDiff, difference
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.edges import Edge, Kind, Node, Wiring, wiring_of, wiring_of_table
@@ -114,14 +114,15 @@ def compile_table(catalog: Catalog, env: Mapping[str, str]) -> RoutingTable:
     graph = _fallback_graph(listed)
     routes = {name: models.with_fallbacks(drafts[name], *_names_and_paths(graph, name)) for name in drafts}
     return RoutingTable(
-        models=routes,
+        models=traffic.with_traffic(catalog, routes),
         aliases=aliases,
         providers=models.compile_providers(catalog),
         patterns=models.compile_patterns(catalog, env),
         settings=_settings(catalog),
         version=catalog.version,
         folded=_folded(catalog, routes, aliases),
-        groups={name: tuple(members) for name, members in catalog.spec.groups.items()},
+        groups={name: tuple(members) for name, members in traffic.groups(catalog).items()},
+        splits=traffic.group_splits(catalog),
         presets=catalog.spec.presets,
     )
 

@@ -98,7 +98,9 @@ def _discovered(
         for row in rows:
             offer = EndpointSpec(provider=slug, model=row.id)
             spec = catalog.spec.providers[slug]
-            draft = Draft(row.id, providers[slug], spec, offer, row.id, row.known, "upstream")
+            draft = Draft(
+                row.id, providers[slug], spec, offer, row.id, row.known, "upstream", is_discovered=True
+            )
             found = _discovered_route(row, tuple(compile_offer(draft, catalog, env)))
             known = routes.get(row.id)
             routes[row.id] = found if known is None else _joined(known, found)

@@ -38,8 +38,12 @@ def routes_of(table: RoutingTable, name: str, request: InferenceRequest) -> tupl
 
 def _members(table: RoutingTable, base: str, request: InferenceRequest) -> list[ModelRoute]:
     if base in table.groups:
-        found = (routes_of(table, member, request) for member in table.groups[base])
-        return [replace(route, group=base) for routes in found for route in routes]
+        split = table.splits.get(base)
+        return [
+            replace(route, group=base, group_split=split, group_arm=member)
+            for member in table.groups[base]
+            for route in routes_of(table, member, request)
+        ]
     route = resolve(table, base)
     if route is None and base == FREE_ROUTER:
         free = (_with_variants(model, ("free",)) for model in table.models.values())

@@ -24,7 +24,11 @@ _PARTS = (
     ("`patterns.GLOB`: the same, less what only `ion` has", "PatternSpec", ("EndpointSpec", "model")),
     ("`prices`: USD per million tokens", "PricesSpec", ()),
     ("`timeouts`, here, at a provider and under `defaults`", "TimeoutsSpec", ()),
+    ("`breaker`, here, at a provider and under `defaults`", "BreakerSpec", ()),
     ("`expected`: speed to assume until measured", "ExpectedSpec", ()),
+    ("`hedge`, of a model", "HedgeSpec", ()),
+    ("`canary`, of a model", "CanarySpec", ()),
+    ("`shadow`, of a model", "ShadowSpec", ()),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ionrouter.errors import Problem, RequestError
@@ -210,15 +210,21 @@ def _group_members(catalog: Catalog) -> Iterator[Problem]:
     spec = catalog.spec
     names = {name.casefold() for name in (*spec.models, *spec.aliases)}
     may_be_discovered = any(provider.discover for provider in spec.providers.values())
-    for group, members in spec.groups.items():
+    groups: list[tuple[str, str, Iterable[tuple[str | int, str]]]]
+    groups = [("groups", group, enumerate(members)) for group, members in spec.groups.items()]
+    for group, shares in spec.splits.items():
+        groups.append(("splits", group, ((member, member) for member in shares)))
+        if group in spec.groups:
+            yield catalog.source.problem(("splits", group), "is a group already")
+    for section, group, members in groups:
         if group.casefold() in names:
-            yield catalog.source.problem(("groups", group), "is a model or an alias already")
-        for index, member in enumerate(members):
+            yield catalog.source.problem((section, group), "is a model or an alias already")
+        for index, member in members:
             base = _without_variants(member, names)
             is_known = base.casefold() in names or best_match(spec.patterns, base) is not None
             if not is_known and not may_be_discovered:
                 yield catalog.source.problem(
-                    ("groups", group, index), f"no model, alias or pattern is '{member}'"
+                    (section, group, index), f"no model, alias or pattern is '{member}'"
                 )
 
 

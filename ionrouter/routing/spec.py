@@ -8,48 +8,31 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from ionrouter.routing.table import ProviderType, ServiceTier
-from ionrouter.routing.values import (
-    byte_count,
-    env_variable,
-    header_value,
-    list_of_one,
-    source_of_weights,
-    unix_seconds,
-    upstream_url,
+from ionrouter.routing.spec_traffic import BreakerSpec, CanarySpec, HedgeSpec, ShadowSpec, TimeoutsSpec
+from ionrouter.routing.spec_values import (
+    Bytes,
+    Created,
+    EnvVariable,
+    HeaderValue,
+    ModelName,
+    Percent,
+    Privacy,
+    ProbeSeconds,
+    Quantization,
+    Seconds,
+    Slug,
+    Spec,
+    Strategy,
+    Text,
+    Tokens,
+    Url,
+    Usd,
+    Weights,
 )
-
-Strategy = Literal["expected-cost", "price", "throughput", "latency", "weighted", "round-robin", "least-busy"]
-Privacy = Literal["allow", "deny"]
-# OpenRouter's list of quantizations.
-Quantization = Literal[
-    "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
-]  # fmt: skip
-
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Tokens = Annotated[int, Field(gt=0)]
-Text = Annotated[str, Field(min_length=1)]
-ModelName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\s*]+$")]
-Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-EnvVariable = Annotated[str, BeforeValidator(env_variable)]
-HeaderValue = Annotated[str, BeforeValidator(header_value)]
-Url = Annotated[str, BeforeValidator(upstream_url)]
-Bytes = Annotated[
-    int, BeforeValidator(byte_count), Field(gt=0, json_schema_extra={"type": ["integer", "string"]})
-]
-Weights = Annotated[str, BeforeValidator(source_of_weights)]
-Created = Annotated[
-    int, BeforeValidator(unix_seconds), Field(ge=0, json_schema_extra={"type": ["integer", "string"]})
-]
-
-
-class Spec(BaseModel):
-    """Common rule: an unknown field is an error, and nothing changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+from ionrouter.routing.table import ProviderType, ServiceTier
+from ionrouter.routing.values import list_of_one
 
 
 class RoutingSpec(Spec):
@@ -81,25 +64,11 @@ class RoutingSpec(Spec):
     )
 
 
-class TimeoutsSpec(Spec):
-    """Deadlines in seconds. What is left out comes from the level above."""
-
-    connect: Seconds | None = Field(default=None, description="Seconds to open a connection.")
-    first_token: Seconds | None = Field(
-        default=None, description="Seconds from an attempt's start to its answer."
-    )
-    inter_token: Seconds | None = Field(
-        default=None, description="Seconds of silence allowed inside an answer."
-    )
-    total: Seconds | None = Field(
-        default=None, description="Seconds from the arrival of the request to the end of the answer."
-    )
-
-
 class DefaultsSpec(Spec):
     """What endpoints use when they say nothing themselves."""
 
     timeouts: TimeoutsSpec = Field(default=TimeoutsSpec(), description="Deadlines, in seconds.")
+    breaker: BreakerSpec = Field(default=BreakerSpec(), description="When an endpoint gets no traffic.")
 
 
 class PricesSpec(Spec):
@@ -155,6 +124,8 @@ class ProviderSpec(Spec):
     )
     allow_http: bool = Field(default=False, description="Allow http:// to a public address.")
     timeouts: TimeoutsSpec = Field(default=TimeoutsSpec(), description="Deadlines, in seconds.")
+    breaker: BreakerSpec = Field(default=BreakerSpec(), description="When an endpoint gets no traffic.")
+    probe: ProbeSeconds | None = Field(default=None, description="For its endpoints; see there.")
     data_collection: Privacy | None = Field(
         default=None,
         description="deny: the provider keeps nothing and trains on nothing; default: allow, for ion deny.",
@@ -195,6 +166,12 @@ class Offer(Spec):
     cooldown: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] | None = Field(
         default=None,
         description="Seconds without traffic after the circuit breaker opens for the first time; 0: never.",
+    )
+    breaker: BreakerSpec = Field(default=BreakerSpec(), description="When it gets no traffic.")
+    probe: ProbeSeconds | None = Field(
+        default=None,
+        description="Ask for one token when nobody asked for so many seconds, or while its breaker is open; "
+        "true: 300; default: false, but true where the price is known to be 0 and the file lists the model.",
     )
     service_tier: ServiceTier | None = Field(
         default=None,
@@ -258,6 +235,18 @@ class ModelSpec(Spec):
     fallbacks: list[ModelName] = Field(
         default=[], description="Models to try when every endpoint failed, in order."
     )
+    hedge: HedgeSpec | None = Field(
+        default=None, description="Ask a second endpoint when the first is slow; {} takes the defaults."
+    )
+    shadow: ShadowSpec | None = Field(
+        default=None, description="Copy a share of requests to an endpoint and throw its answers away."
+    )
+    canary: CanarySpec | None = Field(
+        default=None, description="Send a percentage to one endpoint; the others serve the rest."
+    )
+    split: dict[Text, Percent] | None = Field(
+        default=None, min_length=2, description="Percentages of endpoints; together 100."
+    )
 
 
 class PatternSpec(Offer):
@@ -289,6 +278,10 @@ class CatalogSpec(Spec):
     groups: dict[ModelName, Annotated[list[ModelName], Field(min_length=1, max_length=64)]] = Field(
         default={},
         description="A name for several models whose endpoints compete as if they were one model's.",
+    )
+    splits: dict[ModelName, Annotated[dict[ModelName, Percent], Field(min_length=2, max_length=64)]] = Field(
+        default={},
+        description="A name for several models that share its requests by percentages; together 100.",
     )
     presets: dict[Slug, dict[str, Any]] = Field(
         default={},

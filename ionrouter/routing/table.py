@@ -48,6 +48,16 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class BreakerRules:
+    """When a circuit breaker opens, and for how long."""
+
+    max_failures: int = 3  # in a row
+    max_error_rate: float = 0.5  # of recent requests
+    cooldown_s: float = 10.0  # first open time; 0: never opens on failures
+    max_cooldown_s: float = 300.0  # each time is twice the last, up to this
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """What routes.yaml says of an endpoint's speed before anything is measured."""
 
@@ -117,11 +127,57 @@ class Endpoint:
     local: LocalModel | None = None
     caches: bool = False  # prefix cache makes affinity worth it
     shadow_price_per_hour: float = 0.0  # USD of machine time, for scoring only, never billed
-    cooldown_s: float | None = None  # breaker's first open time; None: 10 s, 0: never benched
+    breaker: BreakerRules = field(default_factory=BreakerRules)
+    probe_s: float = 0.0  # idle seconds before a one-token request measures it; 0: never
     options: Mapping[str, Any] = field(default_factory=dict)  # type-specific, over provider.options
     region: str | None = None
     price_source: PriceSource = "routes.yaml"
     service_tier: ServiceTier | None = None  # another level of service: used only where it is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """A second attempt beside a slow first one. `after_s` None: the endpoint's own p95."""
+
+    after_s: float | None = None
+    floor_s: float = 0.2
+    budget: float = 0.05  # share of requests
+
+    def __str__(self) -> str:
+        after = "p95" if self.after_s is None else f"{self.after_s:g} s"
+        return f"after {after}, at least {self.floor_s:g} s, {self.budget:.4g} of requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A share of requests is copied to this endpoint; nobody sees the answers."""
+
+    endpoint: Endpoint
+    share: float = 0.05
+    max_running: int = 4
+
+    def __str__(self) -> str:
+        return f"{self.share:.4g} of requests to {self.endpoint.id}, {self.max_running} at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One side of a split: ids of endpoints, or a group's names. `name` is what assignments hang on."""
+
+    name: str
+    percent: float
+    members: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Who gets how many of the sessions, users or keys. Each stays with its arm."""
+
+    name: str  # "canary of m", "split of m"
+    arms: tuple[Arm, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: " + ", ".join(f"{arm.percent:g}% {arm.name}" for arm in self.arms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +203,11 @@ class ModelRoute:
     is_distillable: bool | None = None  # its author allows training on its answers; None: nobody said
     group: str | None = None  # routes of one group are one tier: their endpoints compete
     variants: tuple[str, ...] = ()  # suffixes it was asked for with
+    hedge: Hedge | None = None
+    shadow: Shadow | None = None
+    split: Split | None = None  # over its endpoints
+    group_split: Split | None = None  # over the models of `group`
+    group_arm: str | None = None  # the name that `group` has for this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +244,7 @@ class RoutingTable:
     version: str = ""  # hash of the source text
     folded: Mapping[str, str] = field(default_factory=dict)  # case-folded model id or alias -> model id
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "openrouter/auto" -> models
+    splits: Mapping[str, Split] = field(default_factory=dict)  # of those groups that share by percentages
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # slug -> fields of a request
 
     def endpoint(self, endpoint_id: str) -> Endpoint | None:

@@ -140,6 +140,25 @@ def byte_count(value: Any) -> Any:
     return int(float(match[1]) * _UNITS[(match[2] or "B").lower()])
 
 
+PROBE_IDLE_S = 300.0  # `probe: true`
+
+
+def probe_seconds(value: Any) -> Any:
+    """Read `true` as the usual seconds, `false` as 0: never."""
+    if isinstance(value, bool):
+        return PROBE_IDLE_S if value else 0.0
+    return value
+
+
+def hedge_delay(value: Any) -> Any:
+    """Read `p95` as None: what the endpoint is measured to take."""
+    if isinstance(value, str):
+        if value != "p95":
+            raise ValueError("seconds, or p95")
+        return None
+    return value
+
+
 def unix_seconds(value: Any) -> Any:
     """Read a date (2024-12-06) as Unix seconds at midnight UTC."""
     if isinstance(value, str):

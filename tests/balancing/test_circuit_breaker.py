@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ionrouter.balancing.circuit_breaker import (
-    COOLDOWN_S,
-    MAX_CONSECUTIVE,
-    MAX_OPEN_S,
-    BreakerState,
-    CircuitBreaker,
-)
+from ionrouter.balancing.circuit_breaker import BreakerState, CircuitBreaker
+from ionrouter.routing.table import BreakerRules
+
+COOLDOWN_S, MAX_OPEN_S = BreakerRules().cooldown_s, BreakerRules().max_cooldown_s
+MAX_CONSECUTIVE = BreakerRules().max_failures
 
 
-def opened(now: float = 0.0, **changes: float) -> CircuitBreaker:
-    breaker = CircuitBreaker(**changes)  # type: ignore[arg-type]
-    for _ in range(MAX_CONSECUTIVE):
+def opened(now: float = 0.0, **rules: float) -> CircuitBreaker:
+    breaker = CircuitBreaker(BreakerRules(**rules))  # type: ignore[arg-type]
+    for _ in range(breaker.rules.max_failures):
         breaker.fail(now)
     return breaker
 
@@ -114,7 +112,7 @@ def test_a_late_failure_does_not_prolong_an_open_breaker() -> None:
 @pytest.mark.parametrize("cooldown", [0, 0.0])
 def test_a_cooldown_of_zero_never_opens_on_failures(cooldown: float) -> None:
     """G65"""
-    breaker = CircuitBreaker(cooldown_s=cooldown)
+    breaker = CircuitBreaker(BreakerRules(cooldown_s=cooldown))
     for _ in range(100):
         breaker.fail(0.0)
     assert breaker.allows(0.0)
@@ -131,3 +129,26 @@ def test_a_domain_failure_opens_at_once_and_says_so_once() -> None:
     assert breaker.until == COOLDOWN_S * 3  # open twice as long as the first time
     breaker.succeed(COOLDOWN_S * 3)
     assert not breaker.is_domain
+
+
+def test_its_rules_decide_when_it_opens_and_for_how_long() -> None:
+    breaker = opened(
+        rules=BreakerRules(max_failures=7, max_error_rate=1.0, cooldown_s=2.0, max_cooldown_s=5.0)
+    )
+    assert breaker.until == 2.0
+    lengths = []
+    for _ in range(3):
+        now = breaker.until
+        breaker.try_acquire(now)
+        breaker.fail(now)
+        lengths.append(breaker.until - now)
+    assert lengths == [4.0, 5.0, 5.0]
+
+
+def test_a_lower_error_rate_opens_it_sooner() -> None:
+    usual, strict = CircuitBreaker(), CircuitBreaker(BreakerRules(max_error_rate=0.2))
+    for breaker in (usual, strict):
+        for number in range(20):
+            breaker.fail(0.0) if number % 4 == 0 else breaker.succeed(0.0)
+    usual.fail(0.0), strict.fail(0.0)
+    assert usual.allows(0.0) and not strict.allows(0.0)

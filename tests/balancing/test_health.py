@@ -181,12 +181,12 @@ def test_a_reload_keeps_state_by_identity_and_a_new_identity_starts_clean() -> N
     assert book.num_in_flight() == 2
 
 
-def test_a_changed_cooldown_reaches_the_breaker_that_is_kept() -> None:
+def test_changed_rules_reach_the_breaker_that_is_kept() -> None:
     """G65"""
     book = HealthBook()
-    assert book.of(endpoint("a")).breaker.cooldown_s == 10.0
-    assert book.of(endpoint("a", cooldown_s=30.0)).breaker.cooldown_s == 30.0
-    assert book.of(endpoint("a", cooldown_s=0)).breaker.cooldown_s == 0
+    assert book.of(endpoint("a")).breaker.rules.cooldown_s == 10.0
+    assert book.of(endpoint("a", cooldown_s=30.0)).breaker.rules.cooldown_s == 30.0
+    assert book.of(endpoint("a", cooldown_s=0)).breaker.rules.cooldown_s == 0
 
 
 def test_answer_lengths_are_remembered_per_model_and_mode() -> None:

@@ -11,7 +11,7 @@ from ionrouter.balancing.screen import FILTERS
 from ionrouter.balancing.select import ESTIMATE_ERROR
 from ionrouter.balancing.strategies import SORTS, STRATEGIES
 from ionrouter.errors import FailureClass
-from ionrouter.routing.table import RoutingSettings
+from ionrouter.routing.table import BreakerRules, RoutingSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "routing.md").read_text()
 TEXT = " ".join(PAGE.split())
@@ -47,10 +47,10 @@ def test_every_failure_class_has_its_row(failure: FailureClass) -> None:
         f"`explore` ({RoutingSettings().explore:.0%})",
         f"at most {strategies.MAX_WARMING} requests at a time",
         f"an outage in the last {health.OUTAGE_S:g} s goes last",
-        f"after {circuit_breaker.MAX_CONSECUTIVE} failures in a row",
+        f"after {BreakerRules().max_failures} failures in a row",
         f"at least {circuit_breaker.MIN_SAMPLES:g} recent requests",
-        f"`cooldown` seconds ({circuit_breaker.COOLDOWN_S:g}; 0: never)",
-        f"up to {circuit_breaker.MAX_OPEN_S / 60:g} minutes",
+        f"`cooldown` seconds ({BreakerRules().cooldown_s:g}; 0: never)",
+        f"up to {BreakerRules().max_cooldown_s / 60:g} minutes",
         f"queue is under {affinity.MAX_QUEUE_S:g} s",
         f"within {affinity.MAX_SCORE_RATIO:g} times the best",
         f"Kept for {affinity.TTL_S / 60:g} idle minutes",

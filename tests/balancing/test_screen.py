@@ -8,9 +8,10 @@ import pytest
 
 from ionrouter.balancing.fields import contract_needs
 from ionrouter.balancing.health import Health
-from ionrouter.balancing.screen import Exclusion, Subject, matches, screen
+from ionrouter.balancing.screen import Exclusion, Subject, screen
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.routing.table import Endpoint, Provider
+from ionrouter.routing.tags import matches
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest, ProviderPreferences
 from tests.support.routes import endpoint, price, request, route

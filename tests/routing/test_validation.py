@@ -187,7 +187,7 @@ def test_an_empty_file_serves_nothing_and_is_an_error(text: str) -> None:
 def test_a_file_that_is_a_list_is_told_the_sections() -> None:
     expected = (
         "line 1: must be a mapping with sections (routing, defaults, providers, models, aliases, patterns, "
-        "groups, presets)"
+        "groups, splits, presets)"
     )
     assert errors("- a\n") == [expected]
 

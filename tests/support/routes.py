@@ -11,6 +11,7 @@ from typing import Any
 from ionrouter.providers.fake import FakeClient
 from ionrouter.router import Router
 from ionrouter.routing.table import (
+    BreakerRules,
     Endpoint,
     ModelRoute,
     Price,
@@ -43,6 +44,8 @@ def endpoint(
         domain=name,
         options=script or {},
     )
+    if (cooldown_s := changes.pop("cooldown_s", None)) is not None:
+        changes["breaker"] = BreakerRules(cooldown_s=cooldown_s)
     return replace(base, **changes)
 
 
