@@ -111,6 +111,16 @@ py::list logprobs_list(const std::vector<TokenLogprobs>& tokens) {
   return out;
 }
 
+// What the last element of an event says: why it failed, or which stop string ended it (a caller's bytes, of
+// which what is no UTF-8 is replaced).
+py::object detail_of(const Event& event) {
+  if (event.finish != kStop) return py::str(event.error);
+  const auto size = static_cast<Py_ssize_t>(event.stop.size());
+  PyObject* text = PyUnicode_DecodeUTF8(event.stop.data(), size, "replace");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(text);
+}
+
 py::list drain(Engine& self) {
   std::vector<Event> events;
   {
@@ -120,7 +130,7 @@ py::list drain(Engine& self) {
   py::list out;
   for (const Event& event : events) {
     out.append(py::make_tuple(event.sequence, py::bytes(event.text), event.packed_flags(),
-                              logprobs_list(event.logprobs), event.num_cached_tokens, event.error));
+                              logprobs_list(event.logprobs), event.num_cached_tokens, detail_of(event)));
   }
   return out;
 }

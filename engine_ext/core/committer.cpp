@@ -91,6 +91,7 @@ void Committer::accept(const SequencePtr& sequence, Sampled& sampled) {
     }
   }
   s.text.take_logprobs(event.logprobs);
+  event.stop = s.text.stop();
   if (event.finish != kRunning) {
     ++counters_.finished;
     scheduler_.remove(sequence);

@@ -25,6 +25,7 @@ void merge(Event& into, Event&& event) {
   into.logprobs.insert(into.logprobs.end(), std::make_move_iterator(event.logprobs.begin()),
                        std::make_move_iterator(event.logprobs.end()));
   into.error = std::move(event.error);
+  into.stop = std::move(event.stop);
   into.num_cached_tokens = event.num_cached_tokens;
 }
 

@@ -35,6 +35,7 @@ struct Event {
   int32_t num_tokens = 0;               // billed tokens this event accounts for, the ending stop id included
   std::vector<TokenLogprobs> logprobs;  // of tokens whose text is out; none for a stop id or a stop string
   std::string error;                    // not empty only with kError
+  std::string stop;                     // the stop string that ended the text; not empty only with kStop
   int32_t num_cached_tokens = 0;        // prompt tokens taken from the prefix cache; set on the last event
 
   // The form of drain() in ionrouter/engine/_ion.pyi: finish in bits 0..7, num_tokens from bit 8.

@@ -65,7 +65,9 @@ bool StopMatcher::push(std::string_view bytes, bool may_end, std::string& out) {
     held_.push_back(c);
     state_ = advance(state_, static_cast<uint8_t>(c));
     if (may_end && nodes_[state_].match_bytes > 0) {
-      out.append(held_, 0, held_.size() - static_cast<size_t>(nodes_[state_].match_bytes));
+      const size_t num_out = held_.size() - static_cast<size_t>(nodes_[state_].match_bytes);
+      out.append(held_, 0, num_out);
+      matched_ = held_.substr(num_out);
       held_.clear();
       return true;
     }

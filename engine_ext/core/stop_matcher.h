@@ -30,6 +30,8 @@ class StopMatcher {
   bool push(std::string_view bytes, bool may_end, std::string& out);
   // The end of the text without a match: releases what was held.
   void finish(std::string& out);
+  // The stop string that push found complete; empty while there is none.
+  const std::string& matched() const { return matched_; }
   size_t num_held() const { return held_.size(); }
 
  private:
@@ -48,6 +50,7 @@ class StopMatcher {
   std::vector<Node> nodes_;
   int32_t state_ = 0;
   std::string held_;  // the last nodes_[state_].depth bytes of the text
+  std::string matched_;
 };
 
 }  // namespace ion

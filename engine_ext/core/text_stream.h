@@ -24,6 +24,8 @@ class TextStream {
   bool push(std::string_view bytes, bool may_end, std::optional<TokenLogprobs> logprobs, std::string& out);
   // The end without a stop string so far. Returns true if the last character completes one after all.
   bool finish(bool may_end, std::string& out);
+  // The stop string that ended the stream; empty without one.
+  const std::string& stop() const { return matcher_.matched(); }
   // Moves to `out` the log-probabilities of tokens of which some text is out. A token whose text lies wholly
   // in a stop string never gets there, so that the tokens joined are the text.
   void take_logprobs(std::vector<TokenLogprobs>& out);

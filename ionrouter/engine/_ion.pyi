@@ -80,13 +80,14 @@ class Engine:
     def drain(
         self,
     ) -> list[tuple[int, bytes, int, list[tuple[int, float, list[tuple[int, float]]]], int, str]]:
-        """Events since the last call: (sequence, text, flags, logprobs, num_cached_tokens, error).
+        """Events since the last call: (sequence, text, flags, logprobs, num_cached_tokens, detail).
 
         `text` is whole UTF-8 characters, stop strings already held back and removed. `flags`: 0 running,
         1 stop (eos, stop id or stop string), 2 length, 3 aborted, 4 error; bits 8.. are the number of new
         tokens this event accounts for (billed tokens). `logprobs`: (token, logprob, [(token, logprob)]).
-        `num_cached_tokens`: prompt tokens from the prefix cache, set on the last event. `error`: why,
-        with flag 4. Makes `event_fd` unreadable again.
+        `num_cached_tokens`: prompt tokens from the prefix cache, set on the last event. `detail`: why,
+        with flag 4; with flag 1 the stop string that ended it, empty for an id. Makes `event_fd` unreadable
+        again.
         """
     def stats(self) -> dict[str, float]:
         """waiting, running, waiting_tokens, blocks_total, blocks_free, blocks_cached, steps, tokens, ..."""

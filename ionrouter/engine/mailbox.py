@@ -32,6 +32,7 @@ class TokenEvent:
     logprobs: tuple[TokenLogprob, ...] = ()
     cached_tokens: int = 0  # of the prompt; on the last event
     error: str = ""
+    stop: str = ""  # the stop string that ended it
 
 
 def event_of(
@@ -39,16 +40,18 @@ def event_of(
     flags: int,
     logprobs: list[tuple[int, float, list[tuple[int, float]]]],
     cached: int,
-    error: str,
+    detail: str,
 ) -> TokenEvent:
     """Unpack one entry of the engine's `drain` (ionrouter/engine/_ion.pyi)."""
+    finish = _FINISHES[flags & 0xFF]
     return TokenEvent(
         text.decode("utf-8"),
         flags >> 8,
-        _FINISHES[flags & 0xFF],
+        finish,
         tuple(TokenLogprob(token, value, tuple(top)) for token, value, top in logprobs),
         cached,
-        error,
+        error="" if finish == "stop" else detail,
+        stop=detail if finish == "stop" else "",
     )
 
 
@@ -61,6 +64,7 @@ def merged(first: TokenEvent, second: TokenEvent) -> TokenEvent:
         first.logprobs + second.logprobs,
         first.cached_tokens + second.cached_tokens,
         second.error,
+        second.stop,
     )
 
 

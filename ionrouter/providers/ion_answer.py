@@ -112,7 +112,8 @@ def _name(raw: bytes) -> str:
 
 def _finish(index: int, delta: dict[str, Any], event: TokenEvent) -> Chunk:
     reason: FinishReason = "length" if event.finish == "length" else "stop"
-    return Chunk((ChoiceDelta(index, delta, finish_reason=reason, native_finish_reason=reason),))
+    native = "stop_sequence" if event.stop else reason
+    return Chunk((ChoiceDelta(index, delta, reason, native, stop_sequence=event.stop or None),))
 
 
 def _finite(value: float) -> float:

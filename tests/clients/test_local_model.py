@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -110,6 +111,24 @@ async def test_a_prompt_longer_than_the_context_is_a_400_with_both_lengths(local
     numbers = [int(n) for n in re.findall(r"\d{4,}", body["error"]["message"])]
     assert 8192 in numbers
     assert max(numbers) > 8192
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_surface_names_the_stop_sequence_that_ended_it(local: Server, stream: bool) -> None:
+    body = {
+        "model": MODEL,
+        "max_tokens": 60,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": "Count from one to ten, in digits."}],
+        "stop_sequences": ["never said", "5", "7"],
+        "stream": stream,
+    }
+    status, answer = local.post("/api/v1/messages", body)
+    assert status == 200
+    if stream:
+        events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: ")]
+        (answer,) = [event["delta"] for event in events if event["type"] == "message_delta"]
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "5")
 
 
 async def test_latency_is_published_after_a_few_requests(local: Server, client: AsyncOpenAI) -> None:

@@ -198,6 +198,23 @@ async def test_a_stop_string_is_never_sent(model: Path) -> None:
     assert all(piece for piece in reply.choices[0].pieces)
 
 
+async def test_the_stop_string_that_ended_an_answer_is_named_and_no_other_end(model: Path) -> None:
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        whole = (await ask(provider, ion_request(endpoint, GREEDY | {"max_tokens": 40}))).text
+        late, first = whole[20:24], whole[12:15]
+        stopped, cut = [
+            await ask(provider, ion_request(endpoint, GREEDY | {"max_tokens": most, "stop": stops}))
+            for most, stops in ((40, ["\0", late, first]), (3, ["\0"]))
+        ]
+    for reply, expected in (
+        (stopped, ("stop", "stop_sequence", first)),
+        (cut, ("length", "length", None)),
+    ):
+        (ending,) = [c for chunk in reply.chunks for c in chunk.choices if c.finish_reason]
+        assert (ending.finish_reason, ending.native_finish_reason, ending.stop_sequence) == expected
+
+
 async def test_a_dropped_client_gives_its_blocks_back(endless: Path) -> None:
     endpoint = local_endpoint(endless, kv_memory_bytes=128 << 20)
     async with provider_of(endpoint, cache=endless.parent) as provider:

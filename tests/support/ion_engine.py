@@ -23,6 +23,7 @@ class Answer:
     num_billed: int = 0
     finish: int = 0
     error: str = ""
+    stop: str = ""  # the stop string that ended it
 
     @property
     def ids(self) -> list[int]:
@@ -44,14 +45,15 @@ def collect(engine: _ion.Engine, sequences: Sequence[int]) -> list[Answer]:
         assert select.select([engine.event_fd], [], [], deadline - time.monotonic())[0], (
             f"no events for {left}"
         )
-        for sequence, text, flags, logprobs, _, error in engine.drain():
+        for sequence, text, flags, logprobs, _, detail in engine.drain():
             answer = answers.get(sequence, Answer())
             answer.text += text
             answer.tokens += [(token, logprob) for token, logprob, _ in logprobs]
             answer.top += [top for _, _, top in logprobs]
             answer.num_billed += flags >> 8
             answer.finish = flags & 0xFF
-            answer.error = error
+            answer.error = detail if answer.finish == 4 else ""
+            answer.stop = detail if answer.finish == 1 else ""
             if answer.finish:
                 left.discard(sequence)
     return [answers[sequence] for sequence in sequences]

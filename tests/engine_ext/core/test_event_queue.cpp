@@ -28,11 +28,15 @@ bool is_readable(const ion::EventQueue& queue) {
 TEST(undrained_events_of_one_sequence_are_merged_in_order) {
   ion::EventQueue queue;
   queue.push({text_event(7, "a"), text_event(8, "x")});
-  queue.push({text_event(7, "b"), text_event(7, "c", ion::kStop)});
+  ion::Event last = text_event(7, "c", ion::kStop);
+  last.stop = "END";
+  queue.push({text_event(7, "b"), last});
   const auto events = queue.drain();
   CHECK_EQ(events.size(), size_t{2});
   CHECK_EQ(events[0].text, std::string("abc"));
   CHECK_EQ(events[0].packed_flags(), int64_t{ion::kStop | 3 << 8});
+  CHECK_EQ(events[0].stop, std::string("END"));
+  CHECK(events[1].stop.empty());
   CHECK_EQ(events[1].text, std::string("x"));
   CHECK_EQ(events[1].packed_flags(), int64_t{1 << 8});
 }

@@ -1,5 +1,6 @@
 // StopMatcher and TextStream: no character of a stop string ever goes out, nothing else is held back, and how
 // the text was cut into tokens does not matter.
+#include <algorithm>
 #include <random>
 
 #include "check.h"
@@ -52,6 +53,40 @@ TEST(the_match_that_ends_first_wins_and_of_those_the_longest) {
   out.clear();
   CHECK(ion::StopMatcher({"bc", "abc"}).push("xabcd", true, out));
   CHECK_EQ(out, std::string("x"));
+}
+
+TEST(the_stop_string_that_ended_the_text_is_named) {
+  const std::vector<std::string> stops = {"abcd", "bc", "abc", "zz"};
+  std::string out;
+  ion::StopMatcher matcher(stops);
+  CHECK(!matcher.push("xab", true, out));
+  CHECK(matcher.matched().empty());
+  CHECK(matcher.push("cd", true, out));
+  CHECK_EQ(matcher.matched(), std::string("abc"));
+  ion::TextStream text(stops);
+  CHECK(text.push("yzz", true, std::nullopt, out));
+  CHECK_EQ(text.stop(), std::string("zz"));
+  ion::TextStream other(stops);
+  CHECK(!other.push("yz", true, std::nullopt, out));
+  CHECK(!other.finish(true, out));
+  CHECK(other.stop().empty());
+}
+
+TEST(a_named_stop_string_is_one_of_the_callers_and_stands_where_the_text_ends) {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<std::string> stops = random_stops(random);
+    const std::string text = random_text(random, 12);
+    ion::StopMatcher matcher(stops);
+    std::string out;
+    bool has_stopped = false;
+    for (size_t i = 0; i < text.size() && !has_stopped; ++i)
+      has_stopped = matcher.push(text.substr(i, 1), true, out);
+    CHECK_EQ(has_stopped, !matcher.matched().empty());
+    if (!has_stopped) continue;
+    CHECK(std::ranges::find(stops, matcher.matched()) != stops.end());
+    CHECK_EQ(text.substr(out.size(), matcher.matched().size()), matcher.matched());
+  }
 }
 
 TEST(an_empty_stop_string_is_refused) {
