@@ -3,8 +3,14 @@
 
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
@@ -77,7 +83,8 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
                 int32_t top_k, float top_p, float min_p, float repetition_penalty, float presence_penalty,
                 float frequency_penalty, uint64_t seed, std::vector<std::string> stop,
                 std::vector<int32_t> stop_ids, bool ignore_eos, int32_t min_tokens, int32_t logprobs,
-                int32_t priority, std::string cache_salt) {
+                int32_t priority, std::string cache_salt, float top_a,
+                const std::map<int32_t, float>& logit_bias, bool grammar) {
   SubmitParams params;
   params.prompt = std::move(prompt);
   params.max_tokens = max_tokens;
@@ -97,6 +104,9 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
   sampling.stop_ids = std::move(stop_ids);
   sampling.min_tokens = min_tokens;
   sampling.num_logprobs = logprobs;
+  sampling.top_a = top_a;
+  for (const auto& [id, bias] : logit_bias) sampling.logit_bias.push_back({id, bias});
+  params.has_grammar = grammar;
   const Unlocked unlocked;
   return self.submit(std::move(params));
 }
@@ -133,6 +143,40 @@ py::list drain(Engine& self) {
                               logprobs_list(event.logprobs), event.num_cached_tokens, detail_of(event)));
   }
   return out;
+}
+
+py::list mask_requests(Engine& self, double timeout) {
+  std::vector<MaskRequest> requests;
+  {
+    const Unlocked unlocked;
+    requests = self.take_mask_requests(std::chrono::duration<double>(timeout));
+  }
+  py::list out;
+  for (const MaskRequest& request : requests) {
+    out.append(py::make_tuple(request.sequence, request.token, request.index, request.has_ended));
+  }
+  return out;
+}
+
+using GivenMask = std::tuple<uint64_t, int32_t, py::bytes>;
+
+void give_masks(Engine& self, const std::vector<GivenMask>& given) {
+  std::vector<MaskAnswer> answers;
+  for (const auto& [sequence, index, bytes] : given) {
+    const std::string_view view = bytes;
+    MaskAnswer answer{.sequence = sequence, .index = index, .words = {}, .error = {}};
+    answer.words.resize(view.size() / sizeof(uint32_t));
+    std::memcpy(answer.words.data(), view.data(), answer.words.size() * sizeof(uint32_t));
+    answers.push_back(std::move(answer));
+  }
+  const Unlocked unlocked;
+  self.give_masks(std::move(answers));
+}
+
+void refuse_mask(Engine& self, uint64_t sequence, int32_t index, std::string error) {
+  if (error.empty()) throw py::value_error("error: is empty");
+  const Unlocked unlocked;
+  self.give_masks({{.sequence = sequence, .index = index, .words = {}, .error = std::move(error)}});
 }
 
 py::dict stats(const Engine& self) {
@@ -176,9 +220,13 @@ void add_engine(py::module_& module) {
            py::arg("frequency_penalty") = 0.0f, py::arg("seed") = 0,
            py::arg("stop") = std::vector<std::string>(), py::arg("stop_ids") = std::vector<int32_t>(),
            py::arg("ignore_eos") = false, py::arg("min_tokens") = 0, py::arg("logprobs") = -1,
-           py::arg("priority") = 0, py::arg("cache_salt") = "")
+           py::arg("priority") = 0, py::arg("cache_salt") = "", py::arg("top_a") = 0.0f,
+           py::arg("logit_bias") = std::map<int32_t, float>(), py::arg("grammar") = false)
       .def("abort", &Engine::abort, py::arg("sequence"), unlocked)
       .def("drain", &drain)
+      .def("mask_requests", &mask_requests, py::arg("timeout"))
+      .def("give_masks", &give_masks, py::arg("masks"))
+      .def("refuse_mask", &refuse_mask, py::arg("sequence"), py::arg("index"), py::arg("error"))
       .def("stats", &stats)
       .def("close", &Engine::close, unlocked);
 }

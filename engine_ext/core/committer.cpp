@@ -53,6 +53,10 @@ void Committer::commit_row(const SequencePtr& sequence, const Row& row, Sampled*
     end(sequence, kError, "the model produced NaN or infinite logits");
     return;
   }
+  if (sampled->id == -1) {
+    end(sequence, kError, "no token is left to sample: the request's mask and parameters exclude them all");
+    return;
+  }
   if (sampled->id < 0 || sampled->id >= vocab_size_) {
     end(sequence, kError,
         "the runner sampled token " + std::to_string(sampled->id) + ", outside the vocabulary");
@@ -92,6 +96,8 @@ void Committer::accept(const SequencePtr& sequence, Sampled& sampled) {
   }
   s.text.take_logprobs(event.logprobs);
   event.stop = s.text.stop();
+  if (s.has_grammar && event.finish == kRunning)
+    mask_requests_.push_back({s.id, sampled.id, s.num_generated()});
   if (event.finish != kRunning) {
     ++counters_.finished;
     scheduler_.remove(sequence);
@@ -117,7 +123,14 @@ void Committer::abandon(Sequence& sequence, const std::string& error) {
   publish(sequence, std::move(event));
 }
 
+void Committer::ask_first_mask(const Sequence& sequence) {
+  if (sequence.has_grammar) mask_requests_.push_back({.sequence = sequence.id});
+}
+
 void Committer::publish(Sequence& sequence, Event event) {
+  if (sequence.has_grammar && event.finish != kRunning) {
+    mask_requests_.push_back({.sequence = sequence.id, .has_ended = true});
+  }
   // A token without text to show waits for the next that has some: nobody wants an empty delta.
   if (event.finish == kRunning && event.text.empty() && event.logprobs.empty()) return;
   event.sequence = sequence.id;
@@ -128,6 +141,10 @@ void Committer::publish(Sequence& sequence, Event event) {
 
 std::vector<Event> Committer::take_events() {
   return std::exchange(events_, {});
+}
+
+std::vector<MaskRequest> Committer::take_mask_requests() {
+  return std::exchange(mask_requests_, {});
 }
 
 }  // namespace ion

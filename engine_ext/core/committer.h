@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/event_queue.h"
+#include "core/mask_requests.h"
 #include "core/runner.h"
 #include "core/scheduler.h"
 #include "core/sequence.h"
@@ -36,7 +37,11 @@ class Committer {
   // Ends a sequence with kError and leaves the scheduler's books alone: they are what is broken.
   void abandon(Sequence& sequence, const std::string& error);
 
+  // Asks for the mask of a sequence's first token.
+  void ask_first_mask(const Sequence& sequence);
+
   std::vector<Event> take_events();
+  std::vector<MaskRequest> take_mask_requests();
   const CommitCounters& counters() const { return counters_; }
 
  private:
@@ -48,6 +53,7 @@ class Committer {
   const std::vector<std::string> token_bytes_;
   const int32_t vocab_size_;
   std::vector<Event> events_;
+  std::vector<MaskRequest> mask_requests_;
   CommitCounters counters_;
 };
 

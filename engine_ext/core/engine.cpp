@@ -27,8 +27,9 @@ struct Inbox {
   };
   std::vector<Submission> submissions;
   std::vector<uint64_t> aborts;
+  std::vector<MaskAnswer> masks;
   bool is_closing = false;
-  bool is_empty() const { return submissions.empty() && aborts.empty() && !is_closing; }
+  bool is_empty() const { return submissions.empty() && aborts.empty() && masks.empty() && !is_closing; }
 };
 
 void count_waiting(const Inbox::Submission& submission, Stats& stats) {
@@ -69,6 +70,7 @@ struct Engine::Impl {
   const EngineOptions options;
   const std::vector<int32_t> stop_ids;
   EventQueue events;
+  MaskRequests mask_requests;
   Loop loop;  // the thread's alone, after construction
 
   mutable std::mutex mutex;  // guards everything down to next_id
@@ -104,6 +106,7 @@ SequencePtr Engine::Impl::make_sequence(SubmitParams& params, uint64_t id) const
   auto sequence = std::make_shared<Sequence>(id, std::move(params.prompt), params.stop);
   sequence->max_new = std::min(params.max_tokens, options.context_length - sequence->num_prompt);
   sequence->chain.salt = std::move(params.cache_salt);
+  sequence->has_grammar = params.has_grammar;
   sequence->ending_ids = params.sampling.stop_ids;
   sequence->sampling = std::move(params.sampling);
   if (sequence->sampling.top_k < 0) sequence->sampling.top_k = 0;
@@ -116,7 +119,7 @@ SequencePtr Engine::Impl::make_sequence(SubmitParams& params, uint64_t id) const
 
 Inbox Engine::Impl::take_inbox() {
   std::unique_lock lock(mutex);
-  if (loop.is_idle()) wake.wait(lock, [&] { return !inbox.is_empty(); });
+  if (loop.is_idle() || loop.is_short_of_masks()) wake.wait(lock, [&] { return !inbox.is_empty(); });
   // From here on it is the loop's work, and counted as such even before the loop publishes.
   for (const Inbox::Submission& submission : inbox.submissions) count_waiting(submission, published);
   has_work = has_work || !inbox.submissions.empty();
@@ -126,6 +129,7 @@ Inbox Engine::Impl::take_inbox() {
 void Engine::Impl::turn(Inbox inbox_) {
   for (auto& [sequence, priority] : inbox_.submissions) loop.start(std::move(sequence), priority);
   for (uint64_t id : inbox_.aborts) loop.abort(id);
+  for (MaskAnswer& answer : inbox_.masks) loop.give_mask(std::move(answer));
   if (inbox_.is_closing) {
     loop.shut_down();
   } else {
@@ -133,6 +137,7 @@ void Engine::Impl::turn(Inbox inbox_) {
   }
   // Gauges first: whoever has read a sequence's last event does not find it running any more.
   publish();
+  mask_requests.push(loop.take_mask_requests());
   events.push(loop.take_events());
 }
 
@@ -171,6 +176,7 @@ void Engine::Impl::break_down(const std::string& error) {
   }
   for (auto& [sequence, priority] : rest.submissions) loop.start(std::move(sequence), priority);
   loop.fail_all(message);
+  mask_requests.push(loop.take_mask_requests());
   events.push(loop.take_events());
 }
 
@@ -221,6 +227,23 @@ std::vector<Event> Engine::drain() {
   return impl_->events.drain();
 }
 
+std::vector<MaskRequest> Engine::take_mask_requests(std::chrono::duration<double> timeout) {
+  return impl_->mask_requests.take(timeout);
+}
+
+void Engine::give_masks(std::vector<MaskAnswer> answers) {
+  const auto num_words = static_cast<size_t>(impl_->runner->caps().vocab_size + 31) / 32;
+  for (const MaskAnswer& answer : answers) {
+    if (answer.error.empty() && answer.words.size() != num_words) {
+      throw std::invalid_argument("mask: has " + std::to_string(answer.words.size()) +
+                                  " words, the vocabulary needs " + std::to_string(num_words));
+    }
+  }
+  std::lock_guard lock(impl_->mutex);
+  for (MaskAnswer& answer : answers) impl_->inbox.masks.push_back(std::move(answer));
+  impl_->wake.notify_one();
+}
+
 Stats Engine::stats() const {
   std::lock_guard lock(impl_->mutex);
   Stats stats = impl_->published;
@@ -249,6 +272,7 @@ void Engine::close() {
     impl_->inbox.is_closing = true;
     impl_->wake.notify_one();
   }
+  impl_->mask_requests.close();
   // Not under `mutex`: the thread needs that to see the closing.
   std::lock_guard lock(impl_->join_mutex);
   if (impl_->thread.joinable()) impl_->thread.join();

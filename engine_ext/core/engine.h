@@ -2,12 +2,14 @@
 // Knows no weights (that is the runner) and no Python; decisions are the scheduler's and the committer's.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/event_queue.h"
+#include "core/mask_requests.h"
 #include "core/runner.h"
 
 namespace ion {
@@ -30,6 +32,7 @@ struct SubmitParams {
   bool ignore_eos = false;        // the engine's stop ids do not end it; the request's own still do
   int32_t priority = 0;           // larger is served earlier; a head start, not an absolute right
   std::string cache_salt;         // prefixes are shared only between equal salts (tenants)
+  bool has_grammar = false;       // every sample waits for a mask: see take_mask_requests
 };
 
 // Gauges are as of the last step; counters run since the start. Rates are decayed over about 10 s of compute.
@@ -72,6 +75,12 @@ class Engine {
   // Ends a sequence with kAborted; its blocks are free within a step. Unknown and ended ids are ignored.
   void abort(uint64_t sequence);
   std::vector<Event> drain();
+  // What masks are wanted: one for a sequence's first token, then one after each token. Waits at most
+  // `timeout` for something; empty after it, and from close on. A step waits for the masks of all its rows,
+  // so this wants a thread that does nothing else.
+  std::vector<MaskRequest> take_mask_requests(std::chrono::duration<double> timeout);
+  // Throws std::invalid_argument for words that are not as many as the vocabulary needs.
+  void give_masks(std::vector<MaskAnswer> answers);
   Stats stats() const;
   int event_fd() const;
   const Caps& caps() const;

@@ -30,6 +30,7 @@ Loop::Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOpt
 
 void Loop::start(SequencePtr sequence, int32_t priority) {
   live_.emplace(sequence->id, sequence);
+  committer_.ask_first_mask(*sequence);
   scheduler_.add(std::move(sequence), priority);
 }
 
@@ -40,6 +41,19 @@ void Loop::abort(uint64_t id) {
   live_.erase(it);
 }
 
+void Loop::give_mask(MaskAnswer answer) {
+  const auto it = live_.find(answer.sequence);
+  if (it == live_.end()) return;
+  Sequence& s = *it->second;
+  if (!answer.error.empty()) {
+    committer_.end(it->second, kError, std::move(answer.error));
+    live_.erase(it);
+  } else if (s.has_grammar && answer.index == s.num_generated()) {
+    s.mask = std::move(answer.words);
+    s.mask_index = answer.index;
+  }
+}
+
 // Depth 1, in time; the runner always has the next step before the last one is looked at:
 //
 //   this thread   submit 1 | submit 2 | commit 1 | submit 3 | commit 2 | ...
@@ -48,11 +62,13 @@ void Loop::advance() {
   // After a refused step the runner knows less than the scheduler: nothing is built on top until that step's
   // sequences have ended.
   const bool is_held_up = !in_flight_.empty() && !in_flight_.back().error.empty();
-  const bool has_submitted = !is_held_up && try_submit();
+  // The pipeline stays full while its oldest step waits for masks.
+  const bool is_full = in_flight_.size() > static_cast<size_t>(options_.pipeline_depth);
+  const bool has_submitted = !is_held_up && !is_full && try_submit();
   // With nothing new to run there is nothing to overlap with: the oldest step is taken in at once.
-  const size_t depth = has_submitted ? static_cast<size_t>(options_.pipeline_depth) : 0;
+  const size_t depth = has_submitted || is_full ? static_cast<size_t>(options_.pipeline_depth) : 0;
   if (in_flight_.size() > depth) {
-    commit_oldest();
+    if (try_upload_masks()) commit_oldest();
   } else if (!has_submitted && !live_.empty()) {
     // The scheduler promises that this cannot be; without the check it would be a thread that spins for ever.
     throw std::logic_error("sequences wait, nothing is in flight, and nothing can be scheduled");
@@ -62,12 +78,45 @@ void Loop::advance() {
 bool Loop::try_submit() {
   InFlight next{scheduler_.schedule(), {}};
   if (next.scheduled.is_empty()) return false;
+  for (const Row& row : next.scheduled.rows)
+    next.is_complete = next.is_complete && !(row.flags & kRowGrammar);
   try {
     runner_.submit(std::move(next.scheduled.step));
   } catch (...) {
     next.error = describe_fault();
   }
   in_flight_.push_back(std::move(next));
+  return true;
+}
+
+bool Loop::is_short_of_masks() const {
+  if (in_flight_.empty() || in_flight_.front().is_complete || !in_flight_.front().error.empty()) return false;
+  const ScheduledStep& step = in_flight_.front().scheduled;
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const Sequence& owner = *step.owners[i];
+    if (!(step.rows[i].flags & kRowGrammar) || owner.status == Status::kFinished) continue;
+    if (owner.mask_index != owner.sample_index(step.rows[i])) return true;
+  }
+  return false;
+}
+
+// Rows of sequences that have ended sample whatever they like: it is ignored.
+bool Loop::try_upload_masks() {
+  InFlight& oldest = in_flight_.front();
+  if (oldest.is_complete || !oldest.error.empty()) return true;
+  if (is_short_of_masks()) return false;
+  std::vector<Mask> masks;
+  for (size_t i = 0; i < oldest.scheduled.rows.size(); ++i) {
+    const Row& row = oldest.scheduled.rows[i];
+    if (!(row.flags & kRowGrammar)) continue;
+    Sequence& owner = *oldest.scheduled.owners[i];
+    masks.push_back({row.slot, {}});
+    if (owner.status == Status::kFinished) continue;
+    masks.back().words = std::exchange(owner.mask, {});
+    owner.mask_index = -1;
+  }
+  runner_.upload_masks(oldest.scheduled.epoch, std::move(masks));
+  oldest.is_complete = true;
   return true;
 }
 
@@ -115,7 +164,10 @@ void Loop::measure(const ScheduledStep& scheduled, const StepResult& result) {
 void Loop::shut_down() {
   // Ended before the steps in flight are taken in, so that what those computed is ignored.
   for (const auto& [id, sequence] : std::exchange(live_, {})) committer_.end(sequence, kAborted);
-  while (!in_flight_.empty()) commit_oldest();
+  while (!in_flight_.empty()) {
+    try_upload_masks();
+    commit_oldest();
+  }
 }
 
 void Loop::fail_all(const std::string& error) {
@@ -126,6 +178,10 @@ void Loop::fail_all(const std::string& error) {
 
 std::vector<Event> Loop::take_events() {
   return committer_.take_events();
+}
+
+std::vector<MaskRequest> Loop::take_mask_requests() {
+  return committer_.take_mask_requests();
 }
 
 Stats Loop::stats() const {

@@ -24,6 +24,8 @@ class Loop {
 
   void start(SequencePtr sequence, int32_t priority);
   void abort(uint64_t sequence);
+  // A mask that nobody waits for any more is ignored.
+  void give_mask(MaskAnswer answer);
   // One turn. At depth d, steps n+1 .. n+d are with the runner while step n is committed; at depth 0 the
   // runner rests meanwhile. Sleeps only inside the runner, and only for the oldest step in flight.
   void advance();
@@ -32,17 +34,22 @@ class Loop {
   // Ends everything with kError; for a fault of the loop itself, after which only take_events makes sense.
   void fail_all(const std::string& error);
 
+  // Whether the oldest step in flight waits for masks: the loop can do nothing more until one comes.
+  bool is_short_of_masks() const;
   bool is_idle() const { return live_.empty() && in_flight_.empty(); }
   std::vector<Event> take_events();
+  std::vector<MaskRequest> take_mask_requests();
   Stats stats() const;
 
  private:
   struct InFlight {
     ScheduledStep scheduled;
-    std::string error;  // the runner refused the step: it comes back failed, in its turn
+    std::string error;        // the runner refused the step: it comes back failed, in its turn
+    bool is_complete = true;  // false: the runner still lacks its masks
   };
 
   bool try_submit();
+  bool try_upload_masks();
   void commit_oldest();
   StepResult take_result(const InFlight& oldest);
   void measure(const ScheduledStep& scheduled, const StepResult& result);

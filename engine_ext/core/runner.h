@@ -28,11 +28,18 @@ struct Row {
   uint8_t flags;
 };
 
+// Added to the logit of one id before anything is masked.
+struct LogitBias {
+  int32_t id;
+  float bias;
+};
+
 struct SamplingParams {
   float temperature = 1.0f;  // 0: greedy, ties to the lowest id
   int32_t top_k = 0;         // 0 or >= vocab: off
   float top_p = 1.0f;
   float min_p = 0.0f;
+  float top_a = 0.0f;               // keeps ids of probability >= top_a * (largest probability)^2
   float repetition_penalty = 1.0f;  // counts prompt and generated tokens
   float presence_penalty = 0.0f;    // counts generated tokens only
   float frequency_penalty = 0.0f;   // counts generated tokens only
@@ -40,6 +47,7 @@ struct SamplingParams {
   int32_t min_tokens = 0;           // stop ids are masked below this many generated tokens
   int32_t num_logprobs = -1;        // -1: none; n >= 0: the chosen one and the top n
   std::vector<int32_t> stop_ids;    // masked while generated < min_tokens
+  std::vector<LogitBias> logit_bias;
 };
 
 struct Join {
@@ -73,6 +81,12 @@ struct Step {
   Delta delta;
 };
 
+// Which ids one row may sample: bit id % 32 of words[id / 32]. No words: any id.
+struct Mask {
+  SeqSlot slot;
+  std::vector<uint32_t> words;
+};
+
 struct TokenLogprob {
   int32_t id;
   float logprob;
@@ -80,7 +94,7 @@ struct TokenLogprob {
 
 struct Sampled {
   SeqSlot slot;
-  int32_t id;
+  int32_t id;          // -1: the mask and the parameters together leave nothing to sample
   bool finite = true;  // false: the row's logits held NaN or infinity; `id` means nothing
   float logprob = 0.0f;
   std::vector<TokenLogprob> top;  // descending, at most num_logprobs
@@ -114,6 +128,9 @@ struct Caps {
 //   lost with a failed step is made good by the slot's next join.
 // - A poll that throws has failed the oldest step, and that step is over: nothing of it is computed any more.
 //
+// - A step with kRowGrammar rows gets one upload of masks, with a mask for each of those rows. Its forward
+//   pass need not wait for them, its sampling does, and so do the steps behind it.
+//
 // Computes steps in epoch order. `submit` never blocks; up to 4 epochs may be in flight, then it throws.
 // All calls come from one thread, the engine's.
 class Runner {
@@ -121,6 +138,8 @@ class Runner {
   virtual ~Runner() = default;
   virtual const Caps& caps() const = 0;
   virtual void submit(Step step) = 0;
+  // Never blocks. Only for steps in flight that have kRowGrammar rows, once for each.
+  virtual void upload_masks(uint64_t epoch, std::vector<Mask> masks) = 0;
   // Takes the oldest finished step, or returns false. `wait` sleeps until one is finished.
   virtual bool poll(StepResult& result, bool wait) = 0;
 };

@@ -135,7 +135,8 @@ bool Scheduler::has_twin(const Sequence& sequence, int32_t num_matched) const {
 void Scheduler::add_row(const SequencePtr& sequence, int32_t count, ScheduledStep& out) {
   Sequence& s = *sequence;
   const bool is_sampling = s.num_scheduled + count >= s.num_prefill;
-  out.step.rows.push_back({s.slot, s.num_scheduled, count, is_sampling ? uint8_t{kRowSample} : uint8_t{0}});
+  const uint8_t flags = is_sampling ? (s.has_grammar ? kRowSample | kRowGrammar : kRowSample) : 0;
+  out.step.rows.push_back({s.slot, s.num_scheduled, count, flags});
   out.owners.push_back(sequence);
   s.num_scheduled += count;
   s.num_in_flight += is_sampling ? 1 : 0;

@@ -56,11 +56,17 @@ struct Sequence {
   int32_t num_cached_tokens = 0;  // prompt tokens found in the prefix cache at the first admission
   bool was_admitted = false;
 
+  bool has_grammar = false;    // a mask is wanted for each of its samples
+  std::vector<uint32_t> mask;  // for the token with this number of generated ones before it ...
+  int32_t mask_index = -1;     // ... or -1: none has come
+
   int32_t num_ids() const { return static_cast<int32_t>(ids.size()); }
   int32_t num_generated() const { return num_ids() - num_prompt; }
   bool is_prefilling() const { return num_scheduled < num_prefill; }
   bool can_sample_more() const { return num_generated() + num_in_flight < max_new; }
   bool is_ending_id(int32_t id) const;
+  // How many generated tokens lie before the one that a row samples.
+  int32_t sample_index(const Row& row) const { return row.start + row.count - num_prompt; }
 };
 
 using SequencePtr = std::shared_ptr<Sequence>;

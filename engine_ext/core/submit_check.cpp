@@ -39,6 +39,7 @@ void check_sampling(const SamplingParams& sampling, int32_t vocab_size) {
       {"temperature", sampling.temperature, 0.0f, kMost, false},
       {"top_p", sampling.top_p, 0.0f, 1.0f, true},
       {"min_p", sampling.min_p, 0.0f, 1.0f, false},
+      {"top_a", sampling.top_a, 0.0f, 1.0f, false},
       {"repetition_penalty", sampling.repetition_penalty, 0.0f, kMost, true},
       {"presence_penalty", sampling.presence_penalty, -kMost, kMost, false},
       {"frequency_penalty", sampling.frequency_penalty, -kMost, kMost, false},
@@ -48,6 +49,12 @@ void check_sampling(const SamplingParams& sampling, int32_t vocab_size) {
     // Written so that NaN fails.
     require(is_above && range.value <= range.most, range.field, ": ", range.value, " is outside ",
             range.excludes_least ? "(" : "[", range.least, ", ", range.most, "]");
+  }
+  for (size_t i = 0; i < sampling.logit_bias.size(); ++i) {
+    const LogitBias& entry = sampling.logit_bias[i];
+    require(entry.id >= 0 && entry.id < vocab_size, "logit_bias: token ", entry.id,
+            " is outside the vocabulary of ", vocab_size);
+    require(std::isfinite(entry.bias), "logit_bias: the bias of token ", entry.id, " is not finite");
   }
   require(sampling.top_k >= -1, "top_k: ", sampling.top_k, " is below -1 (off)");
   require(sampling.num_logprobs >= -1 && sampling.num_logprobs <= vocab_size,
@@ -68,6 +75,9 @@ void check_submit(const SubmitParams& params, const SubmitLimits& limits) {
   require(params.sampling.min_tokens >= 0 && params.sampling.min_tokens <= params.max_tokens,
           "min_tokens: ", params.sampling.min_tokens, " is outside [0, max_tokens], that is [0, ",
           params.max_tokens, "]");
+  // The end of a grammar is the end: there would be nothing left to sample.
+  require(!params.has_grammar || params.sampling.min_tokens == 0,
+          "min_tokens: does not go together with a grammar, which says when an answer is complete");
   for (size_t i = 0; i < params.stop.size(); ++i) {
     require(!params.stop[i].empty(), "stop[", i, "]: is empty");
     // Only then do its matches begin and end between characters.

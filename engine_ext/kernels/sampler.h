@@ -5,7 +5,7 @@
 //   2. logit bias
 //   3. masked ids (stop ids below min_tokens) become -infinity
 //   4. greedy if temperature < 1e-5: the largest, ties to the lowest id; else divide by temperature
-//   5. min-p, then top-k, then top-p over what is left, renormalised
+//   5. min-p and top-a, then top-k, then top-p over what is left, renormalised
 //   6. one draw: u = Philox4x32-10(seed, position), inverse of the cumulative sum
 // Log-probabilities are those of the raw logits. A row with NaN or infinity is reported, not sampled.
 #pragma once
@@ -34,6 +34,7 @@ struct SamplerParams {
   int32_t top_k = 0;                // <= 0 or >= vocab: off
   float top_p = 1.0f;               // >= 1: off
   float min_p = 0.0f;               // <= 0: off
+  float top_a = 0.0f;               // <= 0: off; keeps probabilities >= top_a * (the largest)^2
   float repetition_penalty = 1.0f;  // logit > 0: divided by it, else multiplied
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;

@@ -58,6 +58,7 @@ kernels::SamplerParams sampler_params(const SamplingParams& from, bool is_stop_m
   to.top_k = from.top_k;
   to.top_p = from.top_p;
   to.min_p = from.min_p;
+  to.top_a = from.top_a;
   to.repetition_penalty = from.repetition_penalty;
   to.presence_penalty = from.presence_penalty;
   to.frequency_penalty = from.frequency_penalty;
@@ -87,6 +88,7 @@ CpuRunner::~CpuRunner() {
     is_stopping_ = true;
   }
   has_work_.notify_one();
+  has_masks_.notify_one();
   thread_.join();
 }
 
@@ -99,6 +101,15 @@ void CpuRunner::submit(Step step) {
     waiting_.push_back(std::move(step));
   }
   has_work_.notify_one();
+}
+
+void CpuRunner::upload_masks(uint64_t epoch, std::vector<Mask> masks) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!uploaded_.emplace(epoch, std::move(masks)).second)
+      throw std::logic_error("a second upload of masks for one step");
+  }
+  has_masks_.notify_one();
 }
 
 bool CpuRunner::poll(StepResult& result, bool wait) {
@@ -130,18 +141,39 @@ StepResult CpuRunner::run(const Step& step) {
   const auto begin = std::chrono::steady_clock::now();
   StepResult result;
   result.epoch = step.epoch;
+  double waited_s = 0.0;
   try {
     apply(step.delta);
     gather_rows(step);
     if (!ids_.empty()) {
       decoder_.forward({ids_, positions_, spans_, logit_rows_}, reinterpret_cast<float*>(logits_.data()));
     }
+    waited_s = await_masks(step);
     sample_rows(result);
   } catch (const std::exception& error) {
     result.error = error.what();
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() - waited_s;
   return result;
+}
+
+// Returns the seconds spent waiting: they are not compute time.
+double CpuRunner::await_masks(const Step& step) {
+  masks_.clear();
+  const auto is_masked = [](const Row& row) { return (row.flags & kRowGrammar) != 0; };
+  if (std::none_of(step.rows.begin(), step.rows.end(), is_masked)) return 0.0;
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  has_masks_.wait(lock, [&] { return is_stopping_ || uploaded_.count(step.epoch) > 0; });
+  if (is_stopping_) throw std::runtime_error("the runner is stopping");
+  masks_ = std::move(uploaded_.extract(step.epoch).mapped());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+const Mask* CpuRunner::mask_of(SeqSlot slot) const {
+  const auto found =
+      std::find_if(masks_.begin(), masks_.end(), [&](const Mask& m) { return m.slot == slot; });
+  return found == masks_.end() ? nullptr : &*found;
 }
 
 void CpuRunner::apply(const Delta& delta) {
@@ -171,6 +203,7 @@ void CpuRunner::join(const Join& join) {
   }
   slot.is_taken = true;
   slot.sampling = join.sampling;
+  for (const LogitBias& entry : join.sampling.logit_bias) slot.bias.push_back({entry.id, entry.bias});
   slot.ids = join.ids;
   slot.num_prompt = join.num_prompt;
   for (size_t i = 0; i < join.ids.size(); ++i) {
@@ -206,7 +239,7 @@ void CpuRunner::check_row(const Row& row) {
   if ((row.flags & kRowSample) != 0 && static_cast<size_t>(row.start) + row.count != slot.ids.size()) {
     throw std::logic_error(what + "samples before its last id");
   }
-  if ((row.flags & ~kRowSample) != 0)
+  if ((row.flags & ~(kRowSample | kRowGrammar)) != 0)
     throw std::logic_error(what + "flags that the CPU runner does not know");
 }
 
@@ -253,8 +286,14 @@ kernels::SampleResult CpuRunner::sample_row(int64_t index) {
   const int32_t position = row.start + row.count;  // of the token being drawn
   const bool is_stop_masked = position - slot.num_prompt < slot.sampling.min_tokens;
   const float* logits = reinterpret_cast<const float*>(logits_.data()) + index * caps_.vocab_size;
-  return kernels::sample(logits, caps_.vocab_size, sampler_params(slot.sampling, is_stop_masked),
-                         slot.counts.entries(), position, tops_[index],
+  kernels::SamplerParams params = sampler_params(slot.sampling, is_stop_masked);
+  params.bias = slot.bias;
+  if ((row.flags & kRowGrammar) != 0) {
+    const Mask* mask = mask_of(row.slot);
+    if (mask == nullptr) throw std::logic_error("no mask for the row of slot " + std::to_string(row.slot));
+    params.allowed_mask = mask->words;
+  }
+  return kernels::sample(logits, caps_.vocab_size, params, slot.counts.entries(), position, tops_[index],
                          sampler_scratch_.data() + index * sampler_stride_);
 }
 
@@ -262,14 +301,15 @@ Sampled CpuRunner::keep_sample(size_t index) {
   const kernels::SampleResult& from = samples_[index];
   Sampled out;
   out.slot = sampled_rows_[index].slot;
-  out.finite = from.finite && from.id >= 0;
-  // A row without a usable id may already have a successor in flight: that one computes with id 0, and its
-  // result is dropped.
-  out.id = out.finite ? from.id : 0;
+  out.finite = from.finite;
+  out.id = from.id;
   out.logprob = from.logprob;
   for (int32_t i = 0; i < from.num_top; ++i) out.top.push_back({tops_[index][i].id, tops_[index][i].logprob});
-  slots_[out.slot].ids.push_back(out.id);
-  slots_[out.slot].counts.add_generated(out.id);
+  // A row without a usable id may already have a successor in flight: that one computes with id 0, and its
+  // result is dropped.
+  const int32_t next = std::max(out.id, 0);
+  slots_[out.slot].ids.push_back(next);
+  slots_[out.slot].counts.add_generated(next);
   return out;
 }
 

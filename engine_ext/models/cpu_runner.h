@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -33,6 +34,7 @@ class CpuRunner final : public Runner {
 
   const Caps& caps() const override { return caps_; }
   void submit(Step step) override;
+  void upload_masks(uint64_t epoch, std::vector<Mask> masks) override;
   bool poll(StepResult& result, bool wait) override;
 
  private:
@@ -43,6 +45,7 @@ class CpuRunner final : public Runner {
     SamplingParams sampling;
     std::vector<int32_t> ids;  // prompt, generated and not yet read by a row: position i is ids[i]
     int32_t num_prompt = 0;
+    std::vector<kernels::LogitBias> bias;
     kernels::TokenCounts counts;
     std::vector<int32_t> blocks;  // position p lives in blocks[p / block_size]
   };
@@ -55,6 +58,8 @@ class CpuRunner final : public Runner {
   void check_block(BlockId block) const;
   void gather_rows(const Step& step);
   void check_row(const Row& row);
+  double await_masks(const Step& step);
+  const Mask* mask_of(SeqSlot slot) const;
   void sample_rows(StepResult& result);
   kernels::SampleResult sample_row(int64_t index);
   Sampled keep_sample(size_t index);
@@ -71,13 +76,15 @@ class CpuRunner final : public Runner {
   std::vector<Row> sampled_rows_;  // of this step, in order; the three below go with it
   std::vector<kernels::SampleResult> samples_;
   std::vector<std::vector<kernels::SampledLogprob>> tops_;
-  Memory logits_;           // [max_slots, vocab]
-  Memory sampler_scratch_;  // [max_slots] pieces of sampler_scratch_bytes
+  std::vector<Mask> masks_;  // of this step
+  Memory logits_;            // [max_slots, vocab]
+  Memory sampler_scratch_;   // [max_slots] pieces of sampler_scratch_bytes
   int64_t sampler_stride_ = 0;
 
   std::mutex mutex_;  // guards all below
-  std::condition_variable has_work_, has_result_;
+  std::condition_variable has_work_, has_result_, has_masks_;
   std::deque<Step> waiting_;
+  std::map<uint64_t, std::vector<Mask>> uploaded_;  // by epoch
   std::deque<StepResult> finished_;
   size_t num_in_flight_ = 0;  // submitted and not polled
   bool is_stopping_ = false;

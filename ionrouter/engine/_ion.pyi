@@ -4,7 +4,7 @@ Threads: `Engine` runs its loop in a thread of its own and never takes the GIL. 
 `drain` are cheap and thread-safe. `event_fd` becomes readable when `drain` has something.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 def cpu_features() -> list[str]:
@@ -73,8 +73,14 @@ class Engine:
         logprobs: int = -1,
         priority: int = 0,
         cache_salt: str = "",
+        top_a: float = 0.0,
+        logit_bias: Mapping[int, float] = ...,
+        grammar: bool = False,
     ) -> int:
-        """Queue a sequence, return its id. Raises ValueError if it can never run (too long, empty)."""
+        """Queue a sequence, return its id. Raises ValueError if it can never run (too long, empty).
+
+        With `grammar` each of its samples waits for a mask: see `mask_requests`.
+        """
     def abort(self, sequence: int) -> None:
         """End a sequence; its blocks are free within a step. Unknown or finished ids are ignored."""
     def drain(
@@ -89,6 +95,20 @@ class Engine:
         with flag 4; with flag 1 the stop string that ended it, empty for an id. Makes `event_fd` unreadable
         again.
         """
+    def mask_requests(self, timeout: float) -> list[tuple[int, int, int, bool]]:
+        """What masks are wanted: (sequence, token, index, has_ended). Waits `timeout` s at most for something.
+
+        `token` was sampled just now (-1: the sequence has begun) and is generated token number `index` - 1; a
+        mask is wanted for number `index`. With `has_ended` none is: the sequence is over. Empty at once
+        after `close`. Steps wait for the masks of all their rows, so a thread of its own must answer.
+        """
+    def give_masks(self, masks: Sequence[tuple[int, int, bytes]]) -> None:
+        """Answer requests: (sequence, index, words), words little-endian uint32 [ceil(vocab_size / 32)].
+
+        Bit id % 32 of word id // 32: the id may be sampled. Raises ValueError for the wrong number of words.
+        """
+    def refuse_mask(self, sequence: int, index: int, error: str) -> None:
+        """End a sequence with an error: its grammar cannot go on."""
     def stats(self) -> dict[str, float]:
         """waiting, running, waiting_tokens, blocks_total, blocks_free, blocks_cached, steps, tokens, ..."""
     def close(self) -> None:

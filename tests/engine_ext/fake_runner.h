@@ -47,15 +47,18 @@ inline bool is_nan(const Model& model, uint64_t history) {
 }
 
 // The next token is a function of everything attended to (the sum of all digests), of the seed and of what is
-// masked.
+// masked. -1 where a mask leaves nothing.
 inline int32_t next_token(const Model& model, uint64_t history, const ion::SamplingParams& sampling,
-                          int32_t num_generated) {
+                          int32_t num_generated, const std::vector<uint32_t>& mask = {}) {
+  if (!mask.empty() && std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
+    return -1;
   for (uint64_t draw = mix(history ^ mix(sampling.seed));; draw = mix(draw + 1)) {
     const auto id = static_cast<int32_t>(draw % static_cast<uint64_t>(model.vocab_size));
     const auto& stops = sampling.stop_ids;
     const bool is_masked =
         num_generated < sampling.min_tokens && std::find(stops.begin(), stops.end(), id) != stops.end();
-    if (!is_masked) return id;
+    const bool is_allowed = mask.empty() || (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1u) != 0;
+    if (!is_masked && is_allowed) return id;
   }
 }
 
@@ -104,6 +107,13 @@ class Runner : public ion::Runner {
     max_in_flight_ = std::max(max_in_flight_, num_in_flight_);
     max_step_tokens_ = std::max(max_step_tokens_, num_tokens(step));
     todo_.push_back(std::move(step));
+    changed_.notify_all();
+  }
+
+  void upload_masks(uint64_t epoch, std::vector<ion::Mask> masks) override {
+    std::lock_guard lock(mutex_);
+    if (epoch <= polled_epoch_ || epoch > newest_epoch_) violation("masks for a step that is not in flight");
+    if (!masks_.emplace(epoch, std::move(masks)).second) violation("masks twice for one step");
     changed_.notify_all();
   }
 
@@ -209,11 +219,29 @@ class Runner : public ion::Runner {
       lock.unlock();
       if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
       lock.lock();
+      changed_.wait(lock, [&] { return is_stopping_ || has_masks(step); });
+      if (is_stopping_) return;
       // A failing step applies nothing, not even its delta: the worst a runner may do.
       ion::StepResult result = fails ? failed(step) : compute(step);
       done_.push_back(std::move(result));
       changed_.notify_all();
     }
+  }
+
+  bool has_masks(const ion::Step& step) const {
+    for (const ion::Row& row : step.rows) {
+      if (row.flags & ion::kRowGrammar) return masks_.count(step.epoch) > 0;
+    }
+    return true;
+  }
+
+  std::vector<uint32_t> mask_of(uint64_t epoch, const ion::Row& row) {
+    if (!(row.flags & ion::kRowGrammar)) return {};
+    for (const ion::Mask& mask : masks_[epoch]) {
+      if (mask.slot == row.slot) return mask.words;
+    }
+    violation("no mask for a row that wants one");
+    return {};
   }
 
   ion::StepResult failed(const ion::Step& step) {
@@ -229,6 +257,7 @@ class Runner : public ion::Runner {
     ion::StepResult result;
     result.epoch = step.epoch;
     for (const ion::Row& row : step.rows) compute_row(row, result);
+    masks_.erase(step.epoch);
     result.seconds = 0.001 * num_tokens(step);
     if (num_tokens(step) > caps_.max_tokens_per_step) violation("a step has too many tokens");
     return result;
@@ -280,8 +309,8 @@ class Runner : public ion::Runner {
     if (row.start + row.count != static_cast<int32_t>(slot.ids.size()))
       violation("sampling before the last known id");
     const auto num_generated = static_cast<int32_t>(slot.ids.size()) - slot.num_prompt;
-    const int32_t id = next_token(model_, history, slot.sampling, num_generated);
-    slot.ids.push_back(id);
+    const int32_t id = next_token(model_, history, slot.sampling, num_generated, mask_of(result.epoch, row));
+    slot.ids.push_back(std::max(id, 0));
     ion::Sampled sampled{row.slot, id, !is_nan(model_, history), -0.5f, {}};
     for (int32_t i = 0; i < slot.sampling.num_logprobs; ++i)
       sampled.top.push_back({i, -1.0f - static_cast<float>(i)});
@@ -325,6 +354,7 @@ class Runner : public ion::Runner {
   std::map<BlockId, uint64_t> block_epochs_;  // newest step with a row whose table holds the block
   std::vector<uint64_t> kv_;
   std::deque<ion::Step> todo_;
+  std::map<uint64_t, std::vector<ion::Mask>> masks_;
   std::deque<ion::StepResult> done_;
   std::vector<std::string> violations_;
   uint64_t newest_epoch_ = 0, polled_epoch_ = 0;

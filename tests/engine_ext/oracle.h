@@ -119,11 +119,15 @@ inline std::ostream& operator<<(std::ostream& out, const Output& output) {
              << int{output.finish};
 }
 
+// Allowed ids of the token after these generated ones, as in ion::Mask; no words: any.
+using Grammar = std::vector<uint32_t> (*)(const std::vector<int32_t>& generated);
+
 struct Setting {
   fake::Model model;
   std::vector<std::string> token_bytes;
   std::vector<int32_t> stop_ids;
   int32_t context_length = 0;
+  Grammar grammar = nullptr;  // of sequences that have one
 };
 
 inline Output expected(const Setting& setting, const ion::SubmitParams& params) {
@@ -147,7 +151,15 @@ inline Output expected(const Setting& setting, const ion::SubmitParams& params) 
       const std::string text = decode(bytes, false);
       return {text.substr(0, text.size() - num_to_hold(text, params.stop)), n - 1, ion::kError};
     }
-    const int32_t id = fake::next_token(setting.model, history, sampling, n - 1);
+    std::vector<uint32_t> mask;
+    if (params.has_grammar) {
+      mask = setting.grammar({ids.begin() + static_cast<std::ptrdiff_t>(params.prompt.size()), ids.end()});
+    }
+    const int32_t id = fake::next_token(setting.model, history, sampling, n - 1, mask);
+    if (id == -1) {
+      const std::string text = decode(bytes, false);
+      return {text.substr(0, text.size() - num_to_hold(text, params.stop)), n - 1, ion::kError};
+    }
     if (ending.count(id) && n - 1 >= sampling.min_tokens) {
       const std::string text = decode(bytes, true);
       const Cut cut = find_stop(text, params.stop, from);

@@ -45,6 +45,7 @@ struct Setup {
   fake::Model model;
   fake::Faults faults;
   int max_delay_us = 0;
+  oracle::Grammar grammar = nullptr;
   uint64_t seed = 1;
 };
 
@@ -73,7 +74,8 @@ class Rig {
   fake::Runner& runner() { return *runner_; }
 
   oracle::Output expected(const ion::SubmitParams& params) const {
-    return oracle::expected({setup_.model, token_bytes(), kStopIds, engine_->context_length()}, params);
+    return oracle::expected(
+        {setup_.model, token_bytes(), kStopIds, engine_->context_length(), setup_.grammar}, params);
   }
 
   // Takes what is there, waiting at most `wait_ms` for something.

@@ -140,8 +140,16 @@ int64_t nucleus(Selection& selection, double share, double total, int64_t limit)
   return limit;
 }
 
+// The least weight that min-p and top-a keep; the largest weight is 1, so its probability is 1 / total.
+float floor_of(const float* weights, int64_t vocab, const SamplerParams& p) {
+  const float floor = std::clamp(p.min_p, kLeastWeight, 1.0f);
+  if (p.top_a <= 0) return floor;
+  const double least = static_cast<double>(p.top_a) / total_of(weights, vocab, 0.0f);
+  return std::clamp(static_cast<float>(least), floor, 1.0f);
+}
+
 int32_t sample_weights(const float* weights, int64_t vocab, const SamplerParams& p, double u, void* scratch) {
-  const float floor = std::clamp(p.min_p, kLeastWeight, 1.0f);  // the largest weight is 1
+  const float floor = floor_of(weights, vocab, p);
   const bool has_top_k = p.top_k > 0 && p.top_k < vocab, has_top_p = p.top_p < 1;
   if (!has_top_k && !has_top_p) {
     return draw_from_row(weights, vocab, floor, u * total_of(weights, vocab, floor));

@@ -39,6 +39,27 @@ TEST(a_top_k_of_hundreds_keeps_exactly_the_largest) {
   }
 }
 
+TEST(top_a_keeps_what_reaches_its_share_of_the_largest_probability_squared) {
+  // Probabilities 1/2, 1/4, 1/8, 1/8 of ids 3, 0, 1, 2: the bound is top_a / 4.
+  Row row({std::log(2.0f), 0.0f, 0.0f, std::log(4.0f)});
+  const std::pair<float, std::size_t> cases[] = {{0.0f, 4}, {0.4f, 4}, {0.6f, 2}, {0.95f, 2}};
+  for (const auto& [top_a, num_kept] : cases) {
+    SamplerParams params;
+    params.top_a = top_a;
+    CHECK_EQ(draws(row, params, 2000).size(), num_kept);
+  }
+  SamplerParams both;
+  both.top_a = 0.6f;
+  both.top_k = 3;
+  CHECK(fits(draws(row, both, 9000), {{3, 2.0}, {0, 1.0}}, 9000));
+  both.min_p = 0.6f;
+  CHECK_EQ(draws(row, both, 500).size(), std::size_t{1});
+  Row sure({20.0f, 0.0f});
+  both = {};
+  both.top_a = 1.0f;
+  CHECK_EQ(sure.id(both), 0);
+}
+
 TEST(of_equal_logits_top_k_keeps_the_lowest_ids) {
   Row row(std::vector<float>(1000, 0.25f));
   SamplerParams params;

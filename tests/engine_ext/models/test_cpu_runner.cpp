@@ -1,7 +1,9 @@
 // The CPU runner behind the seam of core/runner.h: protocol, slots, block tables, copies, what a fault
 // leaves. ION_TEST_MODEL names a small Llama GGUF file (test_cpu_runner.py writes one).
+#include <chrono>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 #include "check.h"
 #include "core/runner.h"
@@ -181,6 +183,65 @@ TEST(stop_ids_are_not_drawn_below_min_tokens) {
   for (const int32_t id : rig.generate(prompt, 3, sampling)) CHECK(id != sampling.stop_ids[0]);
 }
 
+TEST(a_mask_decides_what_a_row_may_sample_and_its_neighbours_do_not_wait_for_their_own) {
+  Rig rig;
+  const std::vector<int32_t> prompt = prompt_of(12, 6);
+  const int32_t wanted = rig.generate(prompt, 1, greedy())[0];
+  Delta delta = rig.joining(0, prompt, 12, 0, 1);
+  const Delta more = rig.joining(1, prompt, 12, 4, 1);
+  delta.joins.push_back(more.joins[0]);
+  delta.blocks.push_back(more.blocks[0]);
+  const auto kMasked = static_cast<uint8_t>(kRowSample | kRowGrammar);
+  Step step = rig.step({{0, 0, 12, kMasked}, {1, 0, 12, kGenerates}}, std::move(delta));
+  const uint64_t epoch = step.epoch;
+  rig.runner.submit(std::move(step));
+  StepResult result;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(!rig.runner.poll(result, false));
+  const auto num_words = static_cast<size_t>(rig.runner.caps().vocab_size + 31) / 32;
+  std::vector<uint32_t> words(num_words, 0);
+  const int32_t only = wanted == 3 ? 4 : 3;
+  words[0] = 1u << only;
+  rig.runner.upload_masks(epoch, {{0, words}});
+  CHECK_THROWS(std::logic_error, rig.runner.upload_masks(epoch, {}), "second");
+  CHECK(rig.runner.poll(result, true));
+  CHECK_EQ(result.error, "");
+  CHECK_EQ(result.sampled.at(0).id, only);
+  CHECK_EQ(result.sampled.at(1).id, wanted);
+  CHECK(result.seconds < 0.05);  // the wait is not compute time
+}
+
+TEST(a_mask_that_leaves_nothing_is_told_from_logits_that_are_not_finite) {
+  Rig rig;
+  Step step = rig.step({{0, 0, 5, static_cast<uint8_t>(kRowSample | kRowGrammar)}},
+                       rig.joining(0, prompt_of(5, 1), 5, 0, 1));
+  const auto num_words = static_cast<size_t>(rig.runner.caps().vocab_size + 31) / 32;
+  const uint64_t epoch = step.epoch;
+  rig.runner.submit(std::move(step));
+  rig.runner.upload_masks(epoch, {{0, std::vector<uint32_t>(num_words, 0)}});
+  StepResult result;
+  CHECK(rig.runner.poll(result, true));
+  CHECK_EQ(result.sampled.at(0).id, -1);
+  CHECK(result.sampled.at(0).finite);
+}
+
+TEST(a_runner_that_waits_for_masks_can_be_destroyed) {
+  Rig rig;
+  rig.runner.submit(rig.step({{0, 0, 5, static_cast<uint8_t>(kRowSample | kRowGrammar)}},
+                             rig.joining(0, prompt_of(5, 1), 5, 0, 1)));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+TEST(a_bias_moves_the_choice) {
+  Rig rig;
+  const std::vector<int32_t> prompt = prompt_of(12, 6);
+  SamplingParams sampling = greedy();
+  sampling.logit_bias = {{7, 1000.0f}};
+  CHECK_EQ(rig.generate(prompt, 2, sampling), (std::vector<int32_t>{7, 7}));
+  sampling.logit_bias = {{rig.generate(prompt, 1, greedy())[0], -1000.0f}};
+  CHECK(rig.generate(prompt, 1, sampling)[0] != sampling.logit_bias[0].id);
+}
+
 // Each of these is the engine's fault: the step says so, and the runner goes on.
 TEST(a_step_that_makes_no_sense_fails_with_its_reason) {
   Rig rig;
@@ -195,7 +256,7 @@ TEST(a_step_that_makes_no_sense_fails_with_its_reason) {
   CHECK(holds(fault({{0, 0, 21, 0}}, rig.joining(0, prompt_of(20, 1), 20, 0, 1)), "no ids"));
   CHECK(holds(fault({{0, 0, 20, 0}}), "no block"));
   CHECK(holds(fault({{0, 0, 10, kGenerates}}), "before its last id"));
-  CHECK(holds(fault({{0, 0, 10, kRowGrammar}}), "flags"));
+  CHECK(holds(fault({{0, 0, 10, kRowPromptLogprobs}}), "flags"));
   CHECK(holds(fault({}, rig.joining(0, prompt_of(5, 1), 5, 0, 1)), "joined twice"));
   CHECK(holds(fault({}, rig.joining(1, {1, 2, 1 << 20}, 3, 0, 1)), "vocabulary"));
   Delta gap;
