@@ -46,7 +46,8 @@ class Accounts:
         priced = tuple(c for c in plan.candidates if not is_unpriced(c.endpoint))
         if not priced:
             raise _unpriced(plan, key)
-        amount = worst_case((c.endpoint for c in priced), request)
+        num_at_once = 2 if any(c.route.hedge for c in priced) else 1
+        amount = worst_case((c.endpoint for c in priced), request, num_at_once)
         self.ledger.spending.reserve(key, request.id, amount, self.wall())
         return plan if len(priced) == len(plan.candidates) else replace(plan, candidates=priced)
 

@@ -1,13 +1,15 @@
 """One try at one endpoint: its deadlines, its commit point, its tokens, and what it teaches about health.
 
-Knows nothing of other candidates. Whatever ends it (a good answer, a fault, the client leaving), it leaves
-one AttemptRecord, no flight in the health, no claimed trial, and a closed upstream.
+Knows nothing of other candidates, but for rivals under way for the same request: the first to commit ends
+the others. Whatever ends it (a good answer, a fault, the client leaving, a rival), it leaves one
+AttemptRecord, no flight in the health, no claimed trial, and a closed upstream.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import structlog
 
@@ -16,10 +18,10 @@ from ionrouter.balancing.circuit_breaker import Permit
 from ionrouter.balancing.cost import cost_of
 from ionrouter.balancing.health import Flight
 from ionrouter.balancing.verdict import INTERNAL
-from ionrouter.errand import Errand, Parts, Trace
+from ionrouter.errand import Errand, Parts, Trace, client_left, lost_race
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
-from ionrouter.schema.events import AttemptRecord, Chunk, Committed, Complete, Event, Finished, ProviderEvent
+from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished, ProviderEvent
 from ionrouter.schema.json import dumps
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.usage import Cost, Usage
@@ -37,21 +39,22 @@ class Attempt:
 
     def __init__(self, errand: Errand, permit: Permit, parts: Parts, trace: Trace) -> None:
         self.is_committed = False
+        self.rivals: list[Attempt] = []  # under way for the same request
+        self._flight: Flight | None = None  # None: it has not begun
         self._errand, self._permit, self._parts, self._trace = errand, permit, parts, trace
-        self._health = parts.book.of(errand.candidate.endpoint)
+        self._health = parts.book.of(errand.endpoint)
         self._started_at, self._started_wall = parts.clock(), parts.wall()
         self._tally, self._assembly = Tally(), Assembly()
         self._held: list[Chunk] = []
-        self._num_held_bytes = 0
-        self._is_settled = False
+        self._num_held_bytes, self._is_settled = 0, False
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield Committed, then Chunks or one Complete, then Finished; UpstreamError on any fault."""
         errand = self._errand
-        exploring = errand.candidate.is_exploring
-        flight = self._health.begin(self._started_at, errand.upstream.stream, exploring)
-        left = UpstreamError(FailureClass.CLIENT_LEFT, "the client left", status=499)
-        failure: UpstreamError = left  # unless something else ends it
+        if self._is_settled:
+            raise lost_race()
+        flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
+        self._flight, failure = flight, client_left()  # unless something else ends it
         try:
             async with aclosing(self._answer(flight)) as answer:  # type: ignore[type-var]
                 async for event in answer:
@@ -65,7 +68,27 @@ class Attempt:
             raise failure from error
         finally:
             self._health.end(flight)
-            self._settle(flight, failure)
+            self._settle(failure)
+
+    def give_way(self) -> None:
+        """End it in the books: a rival was faster. Who runs it must cancel it. A second call does nothing."""
+        self._stop(lost_race())
+
+    def leave(self) -> None:
+        """The same, because the client left; nothing if it has ended."""
+        self._stop(client_left())
+
+    def _stop(self, failure: UpstreamError) -> None:
+        if self._flight is not None:
+            self._settle(failure)
+        elif not self._is_settled:  # never began: all it has is the breaker's leave
+            self._is_settled = True
+            self._health.breaker.release(self._permit)
+
+    @property
+    def has_answered(self) -> bool:
+        """Ask whether the upstream has sent something that a client could use."""
+        return self._tally.first_at is not None
 
     async def _answer(self, flight: Flight) -> AsyncIterator[Event]:
         """The good path: upstream events in, client events out."""
@@ -122,12 +145,16 @@ class Attempt:
 
     def _commit(self, flight: Flight) -> Committed:
         now, errand = self._parts.clock(), self._errand
-        self.is_committed = True
         self._health.commit(now, flight, self._ttft_s())
+        if self._is_settled:
+            raise lost_race()  # both answered at once, and this one came second
+        self.is_committed = True
+        for rival in self.rivals:
+            rival.give_way()  # before this one's own record: the last is the one that served
         self._trace.ttft_s = now - errand.request.arrived_at
         self._trace.committed = Committed(
-            endpoint_id=errand.candidate.endpoint.id,
-            model_id=errand.candidate.route.id,
+            endpoint_id=errand.endpoint.id,
+            model_id=errand.route.id,
             provider_name=self._provider(),
             reason=errand.reason,
             attempt=errand.number,
@@ -143,50 +170,33 @@ class Attempt:
         streamed = errand.upstream.stream and tally.first_at is not None and tally.last_at is not None
         decode_s = tally.last_at - tally.first_at if streamed else None  # type: ignore[operator]
         self._health.finish(now, flight, usage, decode_s)
-        self._parts.book.answered(
-            errand.candidate.route.id, errand.upstream.stream, usage.completion_tokens, now
-        )
-        self._settle(flight, None)
+        self._parts.book.answered(errand.route.id, errand.upstream.stream, usage.completion_tokens, now)
+        self._settle(None)
         trace = self._trace
         return Finished(usage, trace.cost(), tuple(trace.attempts), trace.ttft_s, is_estimated)
 
-    def _settle(self, flight: Flight, failure: UpstreamError | None) -> None:
+    def _settle(self, failure: UpstreamError | None) -> None:
         """Write the one record of this attempt, and tell the health what class of failure it was."""
         if self._is_settled:
             return
         self._is_settled = True
         now, errand = self._parts.clock(), self._errand
         usage, is_estimated = self._spent(failure)
-        endpoint = errand.candidate.endpoint
-        cost = cost_of(endpoint.price, usage) if usage else Cost()
-        if usage is not None and is_unpriced(endpoint):
+        cost = cost_of(errand.endpoint.price, usage) if usage else Cost()
+        if usage is not None and is_unpriced(errand.endpoint):
             self._tell_unpriced()
         if self.is_committed and usage is not None:
             self._trace.usage, self._trace.is_usage_estimated = usage, is_estimated
         if failure is not None:
             self._blame(failure, now, cost)
+        record = errand.record(self._tally, failure, usage, cost, is_estimated=is_estimated)
         self._trace.attempts.append(
-            AttemptRecord(
-                endpoint_id=errand.candidate.endpoint.id,
-                model_id=errand.candidate.route.id,
-                provider_name=self._provider(),
+            replace(
+                record,
                 started_at=self._started_wall,
-                stream=errand.upstream.stream,
                 duration_s=now - self._started_at,
                 ttft_s=self._ttft_s(),
-                status=200 if failure is None else failure.status,
-                failure=failure.failure if failure else None,
                 after_commit=failure is not None and self.is_committed,
-                message=failure.message if failure else "",
-                usage=usage,
-                cost=cost,
-                max_gap_s=self._tally.max_gap_s,
-                is_usage_estimated=is_estimated,
-                finish_reason=self._tally.finish_reason,
-                native_finish_reason=self._tally.native_finish_reason,
-                upstream_id=self._tally.upstream_id,
-                service_tier=self._tally.service_tier,
-                is_unpriced=is_unpriced(endpoint),
             )
         )
 
@@ -207,17 +217,20 @@ class Attempt:
             if opened:  # one alert, not one per request
                 log.error(
                     "endpoint_refused_us",
-                    endpoint=errand.candidate.endpoint.id,
+                    endpoint=errand.endpoint.id,
                     status=failure.status,
                     error=failure.message,
                 )
+        if failure.failure is FailureClass.LOST_RACE and self._flight is not None:
+            num_out = self._parts.book.expected_num_out(errand.route.id, errand.upstream.stream, now)
+            self._health.give_up(now, self._flight, num_out)
         if not self.is_committed:  # a commit has settled the trial already
             self._health.breaker.release(self._permit)
-        if failure.failure is not FailureClass.CLIENT_LEFT:
+        if failure.failure not in (FailureClass.CLIENT_LEFT, FailureClass.LOST_RACE):
             log.info(
                 "attempt_failed",
                 request=errand.request.id,
-                endpoint=errand.candidate.endpoint.id,
+                endpoint=errand.endpoint.id,
                 failure=failure.failure.value,
                 status=failure.status,
                 code=failure.code,
@@ -230,8 +243,8 @@ class Attempt:
         self._health.has_told_price = True
         log.warning(
             "endpoint_unpriced",
-            endpoint=self._errand.candidate.endpoint.id,
-            model=self._errand.candidate.route.id,
+            endpoint=self._errand.endpoint.id,
+            model=self._errand.route.id,
         )
 
     def _ttft_s(self) -> float | None:
@@ -241,7 +254,7 @@ class Attempt:
         return self._tally.first_at - self._started_at
 
     def _provider(self) -> str:
-        return self._errand.candidate.endpoint.provider.name
+        return self._errand.endpoint.provider.name
 
     def _broken(self, what: str, code: str) -> UpstreamError:
         message = f"{self._provider()} {what}"
@@ -252,7 +265,7 @@ class Attempt:
     def limit(self) -> tuple[float, str]:
         """Seconds that the next event may take, and what is waited for."""
         errand, now = self._errand, self._parts.clock()
-        timeouts = errand.candidate.endpoint.timeouts
+        timeouts = errand.endpoint.timeouts
         limits = [(errand.deadline - now, "a whole answer")]
         if errand.upstream.stream and self._tally.first_at is None:
             limits.append((self._started_at + timeouts.first_token_s - now, "the first token"))
@@ -277,10 +290,10 @@ class Attempt:
 
 def _fault_of_ours(error: Exception, errand: Errand) -> UpstreamError:
     """A provider client broke its contract: another endpoint may help, but this one is not to blame."""
-    log.exception("provider_client_failed", request=errand.request.id, endpoint=errand.candidate.endpoint.id)
+    log.exception("provider_client_failed", request=errand.request.id, endpoint=errand.endpoint.id)
     return UpstreamError(
         FailureClass.TRANSIENT,
         f"internal error ({type(error).__name__})",
         code=INTERNAL,
-        provider=errand.candidate.endpoint.provider.name,
+        provider=errand.endpoint.provider.name,
     )

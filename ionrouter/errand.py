@@ -6,12 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.health import HealthBook
-from ionrouter.balancing.plan import Candidate
+from ionrouter.balancing.hedging import HedgeBook
+from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
-from ionrouter.routing.table import Endpoint
-from ionrouter.schema.events import AttemptRecord, Committed
+from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed
 from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.tally import Tally
 from ionrouter.schema.usage import Cost, Usage
 
 
@@ -23,6 +26,7 @@ class Parts:
     clock: Callable[[], float]  # monotonic seconds
     wall: Callable[[], float]  # seconds since the epoch
     rng: random.Random
+    hedges: HedgeBook = field(default_factory=HedgeBook)
 
 
 @dataclass(slots=True)
@@ -47,10 +51,55 @@ class Errand:
 
     request: InferenceRequest
     upstream: UpstreamRequest
-    candidate: Candidate
+    endpoint: Endpoint
+    route: ModelRoute
     client: ProviderClient
     number: int  # 1-based
     reason: str
     dropped: tuple[str, ...]
     deadline: float  # of the whole request, on the clock
-    may_switch_model: bool  # a refusal of content may go on to another model
+    may_switch_model: bool = False  # a refusal of content may go on to another model
+    is_exploring: bool = False
+    role: AttemptRole = "main"
+
+    def record(
+        self,
+        tally: Tally,
+        failure: UpstreamError | None,
+        usage: Usage | None,
+        cost: Cost,
+        *,
+        is_estimated: bool,
+    ) -> AttemptRecord:
+        """What it comes to, but for its times."""
+        return AttemptRecord(
+            endpoint_id=self.endpoint.id,
+            model_id=self.route.id,
+            provider_name=self.endpoint.provider.name,
+            started_at=0.0,
+            stream=self.upstream.stream,
+            duration_s=0.0,
+            status=200 if failure is None else failure.status,
+            failure=failure.failure if failure else None,
+            message=failure.message if failure else "",
+            usage=usage,
+            cost=cost,
+            max_gap_s=tally.max_gap_s,
+            is_usage_estimated=is_estimated,
+            finish_reason=tally.finish_reason,
+            native_finish_reason=tally.native_finish_reason,
+            upstream_id=tally.upstream_id,
+            service_tier=tally.service_tier,
+            is_unpriced=is_unpriced(self.endpoint),
+            role=self.role,
+        )
+
+
+def lost_race() -> UpstreamError:
+    """How an attempt ends that was not needed any longer."""
+    return UpstreamError(FailureClass.LOST_RACE, "another attempt answered first", status=499)
+
+
+def client_left() -> UpstreamError:
+    """How an attempt ends that nobody waits for any longer."""
+    return UpstreamError(FailureClass.CLIENT_LEFT, "the client left", status=499)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,8 @@ from ionrouter.balancing.reasoning import thinking
 from ionrouter.balancing.select import Scene, room_of, select
 from ionrouter.balancing.thoughts import Makers
 from ionrouter.balancing.verdict import client_status, nobody_left
-from ionrouter.dispatch import Clients, dispatch
+from ionrouter.departures import Clients
+from ionrouter.dispatch import dispatch
 from ionrouter.errand import Parts, Trace
 from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
 from ionrouter.routing.naming import routes_of
@@ -71,6 +72,11 @@ class Router:
         self._table = table
         endpoints = [endpoint for model in table.models.values() for endpoint in model.endpoints]
         self.book.keep([*endpoints, *(pattern.endpoint for pattern in table.patterns)])
+        self._parts.hedges.keep(frozenset(table.models))
+
+    def hedge_counts(self) -> Mapping[str, tuple[int, int]]:
+        """For each hedged model: rivals sent, and those that the budget refused."""
+        return self._parts.hedges.counts()
 
     def resolve(self, request: InferenceRequest) -> tuple[ModelRoute, ...]:
         """Find where the request could go: the model, the caller's `models`, the table's fallbacks.

@@ -141,8 +141,25 @@ class Health:
             speed.token_s.observe(decode_s / (num_out - 1), now)
         if duration_s > 0 and num_out:
             self._sample(speed, now, "throughput", num_out / duration_s)
+        if not flight.stream:
+            self._sample(speed, now, "duration_s", duration_s)
         if usage.prompt_tokens > 0:
             self.cached_share.add(min(usage.cached_tokens / usage.prompt_tokens, 1.0), now)
+
+    def give_up(self, now: float, flight: Flight, num_out: float) -> None:
+        """Record that an attempt was left for a faster one: its age is a lower bound of its time.
+
+        Without it those that lose would be missing from the averages, which would look too good.
+        `num_out`: tokens expected of its answer.
+        """
+        if flight.has_answered:
+            return
+        age_s, speed = now - flight.started_at, self.speeds[flight.stream]
+        average = speed.ttft_s if flight.stream else speed.pace_s
+        bound = age_s if flight.stream else age_s / (FIXED_TOKENS + num_out)
+        if average.value is None or bound > average.value:
+            average.observe(bound, now)
+        self._sample(speed, now, "ttft_s" if flight.stream else "duration_s", age_s)
 
     def fail(
         self, now: float, error: UpstreamError, duration_s: float, cost: float, *, after_commit: bool

@@ -66,6 +66,11 @@ NEXT: Mapping[FailureClass, Callable[[Rest, Candidate, UpstreamError], Rest]] = 
 }
 
 
+def still_allows(other: Candidate, failed: Candidate, error: UpstreamError) -> bool:
+    """Ask whether an attempt elsewhere is still worth its while after this failure."""
+    return bool(NEXT[error.failure]([other], failed, error))
+
+
 @dataclass(slots=True)
 class Walk:
     """The candidates still to try, and what went wrong so far: (endpoint id, error), in order tried."""
@@ -84,14 +89,32 @@ class Walk:
         """Take the next candidate off the list; None when the walk is over."""
         return self.rest.pop(0) if self.rest and self.num_attempts < self.max_attempts else None
 
+    def take_beside(self, running: Candidate) -> Candidate | None:
+        """Take the next one that could answer in a running one's stead: of its tier, at another upstream."""
+        found = next((c for c in self.rest if _is_beside(c, running)), None)
+        if found is None or self.num_attempts >= self.max_attempts:
+            return None
+        self.rest.remove(found)
+        return found
+
+    def has_beside(self, running: Candidate) -> bool:
+        """Ask whether there is such a one."""
+        return self.num_attempts < self.max_attempts and any(_is_beside(c, running) for c in self.rest)
+
     def has_other_model(self, candidate: Candidate) -> bool:
         """Ask whether another model could still be tried after this candidate, about to be tried."""
         others = any(c.route.id != candidate.route.id for c in self.rest)
         return others and self.num_attempts + 1 < self.max_attempts
 
     def fail(self, candidate: Candidate, error: UpstreamError) -> None:
-        """Note a failed attempt and keep whom its class leaves."""
+        """Note a failed attempt and keep whom its class leaves; one noted already changes nothing."""
+        if any(noted is error for _, noted in self.errors):
+            return
         self.errors.append((candidate.endpoint.id, error))
         left = NEXT[error.failure](self.rest, candidate, error)
         # Two models may lead to the same upstream: once is enough.
         self.rest = [c for c in left if c.endpoint.identity != candidate.endpoint.identity]
+
+
+def _is_beside(candidate: Candidate, running: Candidate) -> bool:
+    return candidate.tier == running.tier and candidate.endpoint.identity != running.endpoint.identity

@@ -132,9 +132,7 @@ def test_a_domain_failure_opens_at_once_and_says_so_once() -> None:
 
 
 def test_its_rules_decide_when_it_opens_and_for_how_long() -> None:
-    breaker = opened(
-        rules=BreakerRules(max_failures=7, max_error_rate=1.0, cooldown_s=2.0, max_cooldown_s=5.0)
-    )
+    breaker = opened(max_failures=7, max_error_rate=1.0, cooldown_s=2.0, max_cooldown_s=5.0)
     assert breaker.until == 2.0
     lengths = []
     for _ in range(3):

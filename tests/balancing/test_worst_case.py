@@ -55,3 +55,10 @@ def test_a_prompt_may_be_written_to_a_cache_and_cost_more() -> None:
 
 def test_embeddings_have_no_completion() -> None:
     assert max_completion(endpoint("a"), request(kind="embeddings")) == 0
+
+
+def test_endpoints_asked_beside_each_other_add_up() -> None:
+    endpoints = [endpoint(str(n), price=price(0, n)) for n in (1, 5, 3)]
+    asked = request(max_tokens=1_000_000)
+    assert worst_case(endpoints, asked, 2) == pytest.approx(8)
+    assert worst_case(endpoints[:1], asked, 2) == pytest.approx(1)

@@ -1,0 +1,157 @@
+"""Attempts in the order of a plan's walk: each with its body, deadline, reason and the breaker's leave.
+
+Starts none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from ionrouter.attempt import Attempt
+from ionrouter.balancing.circuit_breaker import Permit
+from ionrouter.balancing.fields import fit, options_for
+from ionrouter.balancing.outlook import streams_upstream
+from ionrouter.balancing.plan import Candidate, Plan
+from ionrouter.balancing.reasoning import in_words_of
+from ionrouter.balancing.walk import Walk
+from ionrouter.errand import Errand, Parts, Trace
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.base import ProviderClient, UpstreamRequest
+from ionrouter.routing.table import Endpoint, ProviderType, RoutingSettings
+from ionrouter.schema.events import ProviderEvent
+from ionrouter.schema.request import InferenceRequest
+
+PRIORITIES = {"priority": 1, "fast": 1, "ultrafast": 1, "flex": -1}  # service tier -> place in Ion's queue
+Clients = Mapping[ProviderType, ProviderClient]
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """An attempt about to start, and the candidate that it tries."""
+
+    candidate: Candidate
+    attempt: Attempt
+    deadline: float  # of the whole request, on the clock
+
+
+@dataclass(slots=True)
+class Departures:
+    """One request's attempts, first to last."""
+
+    plan: Plan
+    request: InferenceRequest
+    clients: Clients
+    settings: RoutingSettings
+    parts: Parts
+    trace: Trace
+    walk: Walk = field(init=False)
+    has_hedged: bool = False  # a rival was sent
+
+    def __post_init__(self) -> None:
+        self.walk = Walk.over(self.plan.candidates, self.settings.max_attempts)
+
+    def next(self) -> Departure | None:
+        """Prepare the next attempt; None: the walk is over. Trials that somebody else holds are passed by."""
+        while (candidate := self.walk.take()) is not None:
+            if (departure := self._depart(candidate)) is not None:
+                return departure
+        return None
+
+    def rival_of(self, slow: Candidate, waited_s: float) -> Departure | None:
+        """Prepare an attempt beside a slow one: the next candidate of its tier, so never another model's."""
+        while (candidate := self.walk.take_beside(slow)) is not None:
+            reason = f"hedge: {slow.endpoint.id} had not answered after {waited_s:.3g} s"
+            if (departure := self._depart(candidate, reason)) is not None:
+                return departure
+        return None
+
+    def _depart(self, candidate: Candidate, hedge: str | None = None) -> Departure | None:
+        permit = _claim(candidate, self.parts)
+        if permit is None:
+            return None
+        errand = self._errand(candidate, hedge)
+        self.walk.num_attempts += 1
+        attempt = Attempt(errand, permit, self.parts, self.trace)
+        return Departure(candidate, attempt, errand.deadline)
+
+    def _errand(self, candidate: Candidate, hedge: str | None) -> Errand:
+        upstream = upstream_request(self.request, candidate.endpoint)
+        return Errand(
+            request=self.request,
+            upstream=upstream.request,
+            endpoint=candidate.endpoint,
+            route=candidate.route,
+            client=client_for(candidate.endpoint, self.clients),
+            number=self.walk.num_attempts + 1,
+            reason=hedge or _reason(candidate, self.plan, self.walk),
+            dropped=upstream.dropped,
+            deadline=deadline_of(candidate.endpoint, self.request, self.settings),
+            may_switch_model=self.walk.has_other_model(candidate),
+            is_exploring=candidate.is_exploring,
+            role="hedge" if hedge else "main",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What one endpoint is asked, and which fields it does not get."""
+
+    request: UpstreamRequest
+    dropped: tuple[str, ...]
+
+
+def upstream_request(request: InferenceRequest, endpoint: Endpoint) -> Prepared:
+    """Make a body of its own for this endpoint."""
+    fitted = fit(request, endpoint)
+    tier = {"service_tier": endpoint.service_tier} if endpoint.service_tier else {}
+    upstream = UpstreamRequest(
+        request_id=request.id,
+        kind=request.kind,
+        endpoint=endpoint,
+        body={**in_words_of(endpoint, fitted.body), **tier},
+        stream=streams_upstream(endpoint, request),
+        priority=PRIORITIES.get(request.service_tier or "", 0),
+        options=options_for(request, endpoint),
+        tenant=request.key_id or "",
+    )
+    return Prepared(upstream, fitted.dropped)
+
+
+def deadline_of(endpoint: Endpoint, request: InferenceRequest, settings: RoutingSettings) -> float:
+    """The moment at which the whole request is over."""
+    return request.arrived_at + min(settings.total_timeout_s, endpoint.timeouts.total_s)
+
+
+def client_for(endpoint: Endpoint, clients: Clients) -> ProviderClient:
+    """Find the endpoint's client."""
+    return clients.get(endpoint.provider.type) or _Absent(endpoint.provider.type)
+
+
+def _claim(candidate: Candidate, parts: Parts) -> Permit | None:
+    """Claim the breaker's leave; the last resort needs none."""
+    permit = parts.book.of(candidate.endpoint).breaker.try_acquire(parts.clock())
+    return Permit(is_trial=False) if permit is None and candidate.is_forced else permit
+
+
+def _reason(candidate: Candidate, plan: Plan, walk: Walk) -> str:
+    """One line for a response header: the score and the draw, or whom this one stands in for."""
+    if walk.errors:
+        failed, error = walk.errors[-1]
+        return f"fallback after {failed}: {error.status or error.code or error.failure.value}"
+    picked = f"first pick of {len(plan.candidates)} ({plan.reason})"
+    return f"{plan.strategy}: score {candidate.score.total:.3g}, {picked}"
+
+
+class _Absent:
+    """Stands where this process has no client for a provider type: the endpoint cannot work here."""
+
+    def __init__(self, provider_type: str) -> None:
+        self._type = provider_type
+
+    async def stream(self, request: UpstreamRequest) -> AsyncIterator[ProviderEvent]:
+        raise UpstreamError(FailureClass.DOMAIN, f"no client for provider type {self._type}")
+        yield  # an iterator that never yields
+
+    async def close(self) -> None:
+        return None
