@@ -80,8 +80,8 @@ def test_an_expired_key_is_refused(shared: Bank) -> None:
 
 
 def test_of_twelve_at_once_a_limit_lets_as_many_through_as_it_pays_for(shared: Bank) -> None:
-    """1 prompt token is 1e-6, 100 completion tokens are 0.0002: one fits the limit, two do not."""
-    key, digest = shared.make_key(limit=0.00021)
+    """86 prompt tokens at most are 0.000086, 100 completion tokens 0.0002: one fits the limit, two do not."""
+    key, digest = shared.make_key(limit=0.0003)
     answers: list[tuple[int, Any]] = []
     barrier = threading.Barrier(12)
 
@@ -99,8 +99,8 @@ def test_of_twelve_at_once_a_limit_lets_as_many_through_as_it_pays_for(shared: B
     assert sorted(status for status, _ in answers) == [200, *[402] * 11]
     refused = next(body for status, body in answers if status == 402)["error"]
     assert refused["metadata"]["error_type"] == "payment_required"
-    assert "limit is $0.00021 and $0.000009 is left" in refused["message"]
-    assert refused["metadata"]["limit"] == 0.00021
+    assert "limit is $0.0003 and $0.000014 is left" in refused["message"]
+    assert refused["metadata"]["limit"] == 0.0003
     # Settled: what it did cost, 10 and 5 tokens, is booked, and the rest of the reservation is free again.
     assert shared.manage(f"/keys/{digest}")["data"]["usage"] == 0.00002
     assert shared.chat(key, model="acme/slow", max_tokens=100)[0] == 402

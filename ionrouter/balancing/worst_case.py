@@ -38,8 +38,10 @@ def _cost(endpoint: Endpoint, request: InferenceRequest, num_in: int) -> float:
 
 def _cost_of_split(endpoint: Endpoint, request: InferenceRequest, num_in: int, cap: int) -> float:
     num_prompts = _num_prompts(request)
-    left = cap if endpoint.context_length is None else endpoint.context_length - num_in / num_prompts
-    num_out = int(min(cap, left) * num_prompts) * _num_choices(request)
+    num_out = cap * num_prompts
+    if endpoint.context_length is not None:
+        num_out = min(num_out, endpoint.context_length * num_prompts - num_in)
+    num_out *= _num_choices(request)
     plain = cost_of(endpoint.price, Usage(num_in, num_out)).total
     written = Usage(num_in, num_out, cache_write_tokens=num_in)
     return max(plain, cost_of(endpoint.price, written).total)  # writing a cache may cost more than reading

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ionrouter.balancing.prompt_bound import most_prompt_tokens
 from ionrouter.balancing.worst_case import UNBOUNDED_TOKENS, max_completion, worst_case
 from tests.support.routes import endpoint, price, request
 
@@ -15,11 +18,10 @@ from tests.support.routes import endpoint, price, request
     [
         ({}, None, UNBOUNDED_TOKENS),
         ({}, 100_000, 100_000),
-        ({"context_length": 1010}, None, 1000),
-        ({"context_length": 1010}, 100_000, 1000),
+        ({"context_length": 1010}, None, 1010),
+        ({"context_length": 1010}, 100_000, 1010),
         ({"context_length": 1010, "max_completion_tokens": 64}, None, 64),
         ({"context_length": 1010, "max_completion_tokens": 64}, 8, 8),
-        ({"context_length": 5}, None, 0),
     ],
 )
 def test_the_tightest_bound_counts(bounds: dict[str, Any], max_tokens: int | None, expected: int) -> None:
@@ -28,9 +30,45 @@ def test_the_tightest_bound_counts(bounds: dict[str, Any], max_tokens: int | Non
 
 def test_the_dearest_candidate_counts() -> None:
     cheap, dear = endpoint("a", price=price(1, 2)), endpoint("b", price=price(10, 20, request=0.5))
-    assert worst_case([cheap, dear], request(max_tokens=100)) == pytest.approx(0.0001 + 0.002 + 0.5)
-    assert worst_case([cheap], request(max_tokens=100)) == pytest.approx(0.00001 + 0.0002)
+    prompt = most_prompt_tokens(request())
+    assert worst_case([cheap, dear], request(max_tokens=100)) == pytest.approx(prompt / 1e5 + 0.002 + 0.5)
+    assert worst_case([cheap], request(max_tokens=100)) == pytest.approx(prompt / 1e6 + 0.0002)
     assert worst_case([], request()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("context", "most", "prices", "expected"),
+    [
+        (8192, 100, (1.0, 2.0), 1064 + 200),  # both fit
+        (1100, 100, (1.0, 2.0), 1000 + 200),  # the prompt is shorter, or there would be no room to answer
+        (1100, 100, (2.0, 1.0), 2 * 1064 + 36),  # or it fills the context
+        (500, None, (1.0, 2.0), 1000),  # no prompt to speak of and all the answer
+        (500, None, (2.0, 1.0), 1000),
+    ],
+)
+def test_prompt_and_answer_share_the_context_the_dearest_way(
+    context: int, most: int | None, prices: tuple[float, float], expected: float
+) -> None:
+    one = endpoint("a", price=price(*(1e6 * each for each in prices)), context_length=context)
+    asked = request(body={"prompt": "x" * 1000}, max_tokens=most, kind="completions")
+    assert worst_case([one], asked) == expected
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(0, 300),
+    st.integers(1, 300) | st.none(),
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+)
+def test_no_prompt_within_the_bound_costs_more(
+    context: int, length: int, most: int | None, prices: tuple[int, int]
+) -> None:
+    one = endpoint("a", price=price(*(1e6 * each for each in prices)), context_length=context)
+    asked = request(body={"prompt": "x" * length}, max_tokens=most, kind="completions")
+    longest = min(most_prompt_tokens(asked), context)
+    cap = max_completion(one, asked)
+    dearest = max(n * prices[0] + min(cap, context - n) * prices[1] for n in range(longest + 1))
+    assert worst_case([one], asked) == pytest.approx(dearest)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +77,7 @@ def test_the_dearest_candidate_counts() -> None:
         ({"n": 3}, 3),
         ({"n": 2, "best_of": 5}, 5),
         ({"prompt": ["a", "b"]}, 2),
+        ({"prompt": ["a", "b"], "n": 3}, 6),
         ({"prompt": [1, 2, 3]}, 1),
         ({"prompt": [[1], [2]], "n": 2}, 4),
     ],
@@ -50,7 +89,8 @@ def test_every_answer_that_is_computed_counts(body: dict[str, Any], factor: int)
 
 def test_a_prompt_may_be_written_to_a_cache_and_cost_more() -> None:
     one = endpoint("a", price=price(1_000_000, 0, cache_write=1_250_000, cache_read=100_000))
-    assert worst_case([one], request(max_tokens=1)) == 12.5
+    asked = request(max_tokens=1)
+    assert worst_case([one], asked) == 1.25 * most_prompt_tokens(asked)
 
 
 def test_embeddings_have_no_completion() -> None:
