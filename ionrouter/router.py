@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from ionrouter.balancing.affinity import Affinity
-from ionrouter.balancing.explain import Explanation, explained
+from ionrouter.balancing.explain import Explanation, Moment, explained
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.reasoning import thinking
@@ -118,7 +118,7 @@ class Router:
 
     def explain(self, request: InferenceRequest) -> Explanation:
         """Run resolve and select dry, for people; claims nothing."""
-        return explained(request.model, self.select(request))
+        return explained(request, self.select(request), Moment(self.book, self._parts.clock()))
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
         """Serve one request: Committed, then Chunks or one Complete, then Finished.

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ionrouter.balancing.health import HealthBook
+from ionrouter.balancing.hedging import patience_s
+from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
+from ionrouter.routing.table import Endpoint
+from ionrouter.schema.request import InferenceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class ExplainedCandidate:
     broken: float
     score: float
     share: float
+    breaker: str  # closed, open, half_open
+    hedge_after_s: float | None  # without an answer for so long, the next one is asked, too; None: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,17 @@ class ExplainedExclusion:
     provider_name: str
     filter: str
     reason: str
+    breaker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSplit:
+    """One split on the way: which arm this request is in, and by what it stays there."""
+
+    name: str
+    arm: str
+    by: str  # session, user, key, chance
+    percents: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +70,55 @@ class Explanation:
     reason: str
     candidates: tuple[ExplainedCandidate, ...]
     excluded: tuple[ExplainedExclusion, ...]
+    splits: tuple[ExplainedSplit, ...] = ()
+    hedge: str | None = None  # the first model's, in words
+    shadow: str | None = None  # and what of its requests is copied where
 
 
-def explained(requested_model: str, plan: Plan) -> Explanation:
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is known of the endpoints now."""
+
+    book: HealthBook
+    now: float
+
+    def breaker(self, endpoint: Endpoint) -> str:
+        """Name the state of an endpoint's circuit breaker."""
+        return self.book.of(endpoint).breaker.state(self.now).value
+
+
+def explained(request: InferenceRequest, plan: Plan, moment: Moment) -> Explanation:
     """Write a plan out."""
+    first = plan.routes[0] if plan.routes else None
     return Explanation(
-        requested_model=requested_model,
+        requested_model=request.model,
         models=tuple(route.id for route in plan.routes),
         strategy=plan.strategy,
         reason=plan.reason,
-        candidates=tuple(_candidate(i, c) for i, c in enumerate(plan.candidates, 1)),
+        candidates=tuple(_candidate(i, c, plan, request, moment) for i, c in enumerate(plan.candidates, 1)),
         excluded=tuple(
-            ExplainedExclusion(e.endpoint.id, e.route.id, e.endpoint.provider.name, e.filter, e.reason)
+            ExplainedExclusion(
+                e.endpoint.id,
+                e.route.id,
+                e.endpoint.provider.name,
+                e.filter,
+                e.reason,
+                moment.breaker(e.endpoint),
+            )
             for e in plan.exclusions
         ),
+        splits=tuple(
+            ExplainedSplit(a.split.name, a.arm.name, a.by, {arm.name: arm.percent for arm in a.split.arms})
+            for a in plan.assignments
+        ),
+        hedge=str(first.hedge) if first and first.hedge else None,
+        shadow=str(first.shadow) if first and first.shadow else None,
     )
 
 
-def _candidate(order: int, candidate: Candidate) -> ExplainedCandidate:
+def _candidate(
+    order: int, candidate: Candidate, plan: Plan, request: InferenceRequest, moment: Moment
+) -> ExplainedCandidate:
     endpoint, outlook, score = candidate.endpoint, candidate.outlook, candidate.score
     return ExplainedCandidate(
         order=order,
@@ -90,4 +139,17 @@ def _candidate(order: int, candidate: Candidate) -> ExplainedCandidate:
         broken=score.broken,
         score=score.total,
         share=candidate.share,
+        breaker=moment.breaker(endpoint),
+        hedge_after_s=_hedge_after_s(candidate, plan, request, moment),
     )
+
+
+def _hedge_after_s(
+    candidate: Candidate, plan: Plan, request: InferenceRequest, moment: Moment
+) -> float | None:
+    hedge = candidate.route.hedge
+    is_alone = not any(c.tier == candidate.tier and c is not candidate for c in plan.candidates)
+    if hedge is None or is_alone:
+        return None
+    stream = streams_upstream(candidate.endpoint, request)
+    return patience_s(hedge, moment.book.of(candidate.endpoint), stream, moment.now)

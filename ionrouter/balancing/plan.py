@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ionrouter.balancing.assignment import Assignment
 from ionrouter.balancing.cost import Outlook, Score
 from ionrouter.balancing.screen import Exclusion
 from ionrouter.routing.table import Endpoint, ModelRoute
@@ -32,3 +33,4 @@ class Plan:
     candidates: tuple[Candidate, ...]
     exclusions: tuple[Exclusion, ...]
     reason: str = ""  # why the first one is first
+    assignments: tuple[Assignment, ...] = ()  # arms of splits that the first one is in

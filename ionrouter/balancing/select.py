@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ionrouter.balancing.affinity import is_worth_staying
+from ionrouter.balancing.assignment import Assignments, assigned
 from ionrouter.balancing.assumed_price import as_weighed
 from ionrouter.balancing.cost import score
 from ionrouter.balancing.draw import Ranked, drawn, place
@@ -26,6 +27,7 @@ from ionrouter.schema.request import InferenceRequest, SortKey
 
 _VARIANT_SORTS: dict[str, SortKey] = {"nitro": "throughput", "floor": "price", "exacto": "exacto"}
 _TIER_SORTS: dict[str, SortKey] = {"priority": "throughput", "flex": "price"}
+TIER_RANKS = 4  # how much of a rank no session overrules: speed asked for, tier, order, arm
 ESTIMATE_ERROR = 0.25  # four characters a token overstates code and tables by about this much
 
 
@@ -77,8 +79,9 @@ def _selected(
     if not candidates:
         return _failed_open(routes, name, exclusions, request, scene)
     strategies = _strategies(routes, request, scene.settings)
+    arms = assigned(routes, request, rng)
     ranked = sorted(
-        (_ranked(c, strategies[c.route.id], request, scene, needs) for c in candidates),
+        (_ranked(c, strategies[c.route.id], request, scene, needs, arms) for c in candidates),
         key=lambda r: r.order,
     )
     first = strategies[ranked[0].view.candidate.route.id]
@@ -89,7 +92,10 @@ def _selected(
     )
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
-    return Plan(routes, name, tuple(ordered), tuple(exclusions), reason)
+    assignments = arms.of_pick(ordered[0].route)
+    is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
+    reason = "; ".join([reason, *(f"{a}{', not now' if is_away else ''}" for a in assignments)])
+    return Plan(routes, name, tuple(ordered), tuple(exclusions), reason, assignments)
 
 
 def _tiers(routes: tuple[ModelRoute, ...]) -> Iterator[tuple[int, ModelRoute]]:
@@ -182,8 +188,8 @@ def _stayed(
     if scene.sticky is None or request.preferences.order:
         return None
     ordered = [r.view.candidate for r in ranked]
-    best, tier = ordered[0], ranked[0].rank[:2]
-    stays = (r.view.candidate for r in ranked if r.rank[:2] == tier)
+    best, tier = ordered[0], ranked[0].rank[:TIER_RANKS]
+    stays = (r.view.candidate for r in ranked if r.rank[:TIER_RANKS] == tier)
     sticky = next((c for c in stays if c.endpoint.identity == scene.sticky), None)
     if sticky is None:
         return None
@@ -201,8 +207,9 @@ def _ranked(
     request: InferenceRequest,
     scene: Scene,
     needs: frozenset[str],
+    arms: Assignments,
 ) -> Ranked:
-    """Rank: misses the preferred speed, tier, place in `order`, may lose parameters, had an outage."""
+    """Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, outage."""
     prefs = request.preferences
     view = View(candidate, scene.book.of(candidate.endpoint), request, scene.now)
     is_merged = prefs.sort is not None and prefs.sort_partition == "none"
@@ -210,6 +217,7 @@ def _ranked(
         int(lags_behind(view)),
         0 if is_merged else candidate.tier,
         place(prefs.order, candidate.endpoint),
+        arms.misses(candidate.endpoint, candidate.route),
         int(asked_tier(request) == "priority" and candidate.endpoint.service_tier != "priority"),
         int(not _takes_all(request, candidate.endpoint, needs)),
         int(strategy.shuns_outages and view.health.has_outage(scene.now)),

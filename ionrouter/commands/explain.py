@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -59,10 +59,28 @@ def show(explanation: Mapping[str, Any], console: Console) -> None:
     """Print candidates in the order of trying, then what was left out and why."""
     console.print(f"[bold]{explanation['requested_model']}[/bold] -> {' -> '.join(explanation['models'])}")
     console.print(f"strategy {explanation['strategy']}: {explanation['reason']}")
+    for line in _traffic(explanation):
+        console.print(line)
     if explanation["candidates"]:
         console.print(_candidates(explanation["candidates"]))
     if explanation["excluded"]:
         console.print(_excluded(explanation["excluded"]))
+
+
+def _traffic(explanation: Mapping[str, Any]) -> Iterator[str]:
+    """Splits, hedges, shadows, and breakers that are not closed, a line each."""
+    for split in explanation["splits"]:
+        percents = ", ".join(f"{percent:g}% {arm}" for arm, percent in split["percents"].items())
+        yield f"{split['name']}: {percents}; this one, by {split['by']}: {split['arm']}"
+    if explanation["hedge"]:
+        waits = [c for c in explanation["candidates"] if c["hedge_after_s"] is not None]
+        measured = ", ".join(f"{c['endpoint_id']} {c['hedge_after_s']:.2f} s" for c in waits)
+        yield f"hedge {explanation['hedge']}; now: {measured or 'nothing measured'}"
+    if explanation["shadow"]:
+        yield f"shadow: {explanation['shadow']}"
+    for row in (*explanation["candidates"], *explanation["excluded"]):
+        if row["breaker"] != "closed":
+            yield f"breaker of {row['endpoint_id']}: {row['breaker'].replace('_', '-')}"
 
 
 def _candidates(rows: list[Mapping[str, Any]]) -> Table:
