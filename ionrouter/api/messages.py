@@ -22,6 +22,10 @@ async def messages(request: web.Request) -> web.StreamResponse:
     parsed = validated(MessagesRequest, body)
     chat, wanted = freeze(request, parsed.to_chat(body), "chat", arrived_at)
     answer = MessagesAnswer(
-        wanted.id, wanted.model, tuple(parsed.stop_sequences or ()), hides_reasoning=chat.hides_reasoning
+        wanted.id,
+        wanted.model,
+        tuple(parsed.stop_sequences or ()),
+        hides_reasoning=chat.hides_reasoning,
+        num_in=wanted.prompt_tokens,
     )
     return await serve(request, Ask(wanted, answer, (*chat.ignored, *parsed.ignored)), SURFACE)

@@ -25,7 +25,7 @@ def worst_case(endpoints: Iterable[Endpoint], request: InferenceRequest, num_at_
 
 
 def _cost(endpoint: Endpoint, request: InferenceRequest, num_in: int) -> float:
-    """USD at one endpoint for at most `num_in` prompt tokens: a line in them, up to where the context is full.
+    """USD at one endpoint for at most `num_in` prompt tokens: a line in them until the context is full.
 
     Nobody knows how few they are, so the dearest split of the context counts: all prompt, or all answer.
     """

@@ -33,12 +33,13 @@ _TIERS = {None: "standard", "default": "standard", "auto": "standard"}
 
 @dataclass(slots=True)
 class MessagesAnswer:
-    """One answer being written. `stop_sequences` are the caller's."""
+    """One answer being written. `stop_sequences` are the caller's, `num_in` the estimated prompt tokens."""
 
     id: str
     model: str  # until commit the requested one
     stop_sequences: tuple[str, ...] = ()
     hides_reasoning: bool = False
+    num_in: int = 0
     provider: str = ""
     _has_begun: bool = False
     _index: int = -1  # of the block opened last
@@ -57,13 +58,13 @@ class MessagesAnswer:
         self._tier = chunk.service_tier or self._tier
         for choice in chunk.choices:
             if choice.index == 0:
-                yield from self._begin()
+                yield from self._begin(chunk.usage)
                 yield from self._delta(choice.delta)
                 self._finish = choice if choice.finish_reason else self._finish
 
     def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[SseEvent]:
         """Write the end: open blocks closed, the stop reason, usage."""
-        yield from self._begin()
+        yield from self._begin(finished.usage)
         yield from self._calls(is_over=True)
         for text in self._late:
             yield from self._say(text)
@@ -87,10 +88,12 @@ class MessagesAnswer:
         ending = next(event for event in events if event["type"] == "message_delta")
         return {**message, **ending["delta"], "usage": ending["usage"]}
 
-    def _begin(self) -> Iterator[SseEvent]:
+    def _begin(self, usage: Usage | None) -> Iterator[SseEvent]:
+        """Write the start, with what is known of the usage by now; the true one comes at the end."""
         if self._has_begun:
             return
         self._has_begun = True
+        known = usage if usage and usage.prompt_tokens else Usage(prompt_tokens=self.num_in)
         message: dict[str, Any] = {
             "id": self.id,
             "type": "message",
@@ -102,7 +105,7 @@ class MessagesAnswer:
             "stop_reason": None,
             "stop_details": None,
             "stop_sequence": None,
-            "usage": messages_usage(Usage(), None, self._tier),  # how much it takes is known at the end
+            "usage": messages_usage(known, None, self._tier),
         }
         yield {"type": "message_start", "message": message}
 

@@ -51,6 +51,9 @@ async def test_a_stream_of_named_events(tmp_path: Path) -> None:
         "content_block_stop", "message_delta", "message_stop",
     ]  # fmt: skip
     assert "[DONE]" not in body
+    estimated = events(body)[0]["message"]["usage"]
+    assert estimated["input_tokens"] == 1  # "hi", at four characters a token
+    assert events(body)[-2]["usage"]["input_tokens"] == 7
 
 
 async def test_the_router_gets_a_chat_request(tmp_path: Path) -> None:

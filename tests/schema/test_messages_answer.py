@@ -11,6 +11,7 @@ from hypothesis import given
 from ionrouter.schema.errors import plain_error
 from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.messages_answer import MessagesAnswer, joined_blocks
+from ionrouter.schema.usage import Usage
 from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of
 
 
@@ -38,6 +39,27 @@ def test_a_stream_joined_is_the_whole_message(chunks: list[Chunk]) -> None:
     assert {k: started[k] for k in ("id", "model", "provider", "role", "type")} == {
         "id": "gen-1", "model": "acme/m", "provider": "Prov", "role": "assistant", "type": "message",
     }  # fmt: skip
+
+
+HELLO = ChoiceDelta(0, {"content": "hi"})
+
+
+@pytest.mark.parametrize(
+    ("first", "num_in", "cached"),
+    [
+        (Chunk((HELLO,)), 12, 0),
+        (Chunk((HELLO,), Usage(0, 0)), 12, 0),  # some upstreams begin with a count of nothing
+        (Chunk((HELLO,), Usage(100, 1, 60)), 40, 60),
+    ],
+)
+def test_the_start_tells_the_input_as_far_as_it_is_known_and_the_end_the_truth(
+    first: Chunk, num_in: int, cached: int
+) -> None:
+    start, *_, ending, _ = _stream([first, chunk({}, "stop")], num_in=12)
+    told = start["message"]["usage"]
+    assert (told["input_tokens"], told["cache_read_input_tokens"]) == (num_in, cached)
+    assert ending["usage"]["input_tokens"] == 100 - 60 - FINISHED.usage.cache_write_tokens
+    assert ending["usage"]["output_tokens"] == 20
 
 
 @given(answers())
