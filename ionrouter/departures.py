@@ -136,6 +136,12 @@ def _claim(candidate: Candidate, parts: Parts) -> Permit | None:
 
 def _reason(candidate: Candidate, plan: Plan, walk: Walk) -> str:
     """One line for a response header: the score and the draw, or whom this one stands in for."""
+    down = candidate.steps_down_from
+    note = f"; {candidate.endpoint.quantization} instead of {down}" if down else ""
+    return _why(candidate, plan, walk) + note
+
+
+def _why(candidate: Candidate, plan: Plan, walk: Walk) -> str:
     if walk.errors:
         failed, error = walk.errors[-1]
         return f"fallback after {failed}: {error.status or error.code or error.failure.value}"

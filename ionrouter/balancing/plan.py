@@ -22,6 +22,7 @@ class Candidate:
     share: float = 0.0  # probability of being tried first
     is_exploring: bool = False  # drawn to refresh an old sample, not for its score
     is_forced: bool = False  # its breaker is open, and nobody else is left
+    steps_down_from: str | None = None  # the first pick's quantization, where this one has fewer bits
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
 from ionrouter.balancing.health import Health, HealthBook
 from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
+from ionrouter.balancing.precision import stepping_down_last
 from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, asked_tier, screen
 from ionrouter.balancing.strategies import SORTS, STRATEGIES, Strategy, View, lags_behind
 from ionrouter.errors import RequestError
@@ -90,12 +91,20 @@ def _selected(
         or _stayed(ranked, request, scene)
         or drawn(ranked, first, request, scene.settings, rng)
     )
+    if not _sets_order(request, name):
+        ordered = stepping_down_last(ordered, {r.view.candidate.endpoint.id: r.rank[:-1] for r in ranked})
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
     assignments = arms.of_pick(ordered[0].route)
     is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
     reason = "; ".join([reason, *(f"{a}{', not now' if is_away else ''}" for a in assignments)])
     return Plan(routes, name, tuple(ordered), tuple(exclusions), reason, assignments)
+
+
+def _sets_order(request: InferenceRequest, strategy: str) -> bool:
+    """Ask whether the caller said in which order, or which precisions will do."""
+    prefs = request.preferences
+    return bool(prefs.order or prefs.quantizations) or strategy.startswith("sort:")
 
 
 def _tiers(routes: tuple[ModelRoute, ...]) -> Iterator[tuple[int, ModelRoute]]:
