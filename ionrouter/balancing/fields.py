@@ -29,11 +29,12 @@ _FORBIDDEN = frozenset(
     }
 )  # fmt: skip
 
-# Unlisted fields that change what the client gets back: the local engine refuses them by name, so that
-# another endpoint may serve them; to drop them would answer another question.
-_REFUSED_BY_ION = frozenset(
-    {"functions", "function_call", "guided_json", "guided_regex", "guided_grammar", "best_of"}
-)
+# vLLM's older names for structured outputs.
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+# Unlisted fields that change what the client gets back: the local engine follows them or refuses them by
+# name, so that another endpoint may serve them; to drop them would answer another question.
+_CONTRACT_OF_ION = frozenset({"functions", "function_call", "best_of", *GUIDED})
 # Not dropped for it either: the place in its queue and the session are made of them before it is asked.
 _READ_FOR_ION = frozenset({"service_tier", "prompt_cache_key"})
 
@@ -128,7 +129,7 @@ def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:
         return True
     if name in MODEL_PARAMETERS or name in request.parameters or name in _CONTRACT:
         return may_support(endpoint, name)
-    if endpoint.provider.type == "ion" and name in _READ_FOR_ION | _REFUSED_BY_ION:
+    if endpoint.provider.type == "ion" and name in _READ_FOR_ION | _CONTRACT_OF_ION:
         return True
     return endpoint.provider.forward_unknown or name in endpoint.supported_parameters
 

@@ -96,7 +96,7 @@ class Engine:
         again.
         """
     def mask_requests(self, timeout: float) -> list[tuple[int, int, int, bool]]:
-        """What masks are wanted: (sequence, token, index, has_ended). Waits `timeout` s at most for something.
+        """Take the wishes for masks: (sequence, token, index, has_ended). Waits `timeout` s at most for one.
 
         `token` was sampled just now (-1: the sequence has begun) and is generated token number `index` - 1; a
         mask is wanted for number `index`. With `has_ended` none is: the sequence is over. Empty at once

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from ionrouter.engine.daemon import in_daemon_thread
+from ionrouter.engine.grammar import Grammar, GrammarRefused
+from ionrouter.engine.grammar_keeper import GrammarKeeper, GrammarVocabulary
 from ionrouter.engine.kv_memory import choose_kv_bytes, free_memory_bytes
 from ionrouter.engine.loading import EngineSettings, LoadedModel, load_model
 from ionrouter.engine.mailbox import Mailbox, TokenEvent, event_of
@@ -63,6 +65,14 @@ class SamplingParams:
     logprobs: int = -1
     priority: int = 0
     cache_salt: str = ""
+    top_a: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: Grammar | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `_ion.Engine.submit`, all but the grammar."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "grammar"}
+        return {**named, "logit_bias": dict(self.logit_bias)}
 
 
 class LocalEngine:
@@ -88,6 +98,7 @@ class LocalEngine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
+        self._keeper: asyncio.Task[GrammarKeeper] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(engine.event_fd, self._deliver)
 
@@ -127,7 +138,7 @@ class LocalEngine:
 
         Raises PromptRefused before any work, GenerationFailed or EngineClosed if it ends badly.
         """
-        sequence = self._submit(prompt_ids, params)
+        sequence = await self._submit(prompt_ids, params)
         mailbox = self._mailboxes[sequence] = Mailbox()
         self._idle.clear()
         self._speed.start(sequence)
@@ -142,14 +153,34 @@ class LocalEngine:
             if event.finish is None:
                 self._engine.abort(sequence)
 
-    def _submit(self, prompt_ids: Sequence[int], params: SamplingParams) -> int:
+    async def _submit(self, prompt_ids: Sequence[int], params: SamplingParams) -> int:
+        matcher, keeper = None, None
+        if params.grammar is not None:
+            keeper = await self._grammars()
+            try:
+                matcher = await asyncio.to_thread(keeper.vocabulary.matcher, params.grammar)
+            except GrammarRefused as error:
+                raise PromptRefused(str(error)) from error
         if self._is_closed:
             raise EngineClosed("the engine is shutting down")
         try:
-            sequence: int = self._engine.submit(list(prompt_ids), **asdict(params))
+            if keeper is not None:
+                return keeper.submit(prompt_ids, matcher, **params.arguments())
+            sequence: int = self._engine.submit(list(prompt_ids), **params.arguments())
         except ValueError as error:
             raise PromptRefused(str(error)) from error
         return sequence
+
+    async def _grammars(self) -> GrammarKeeper:
+        """Start what keeps the grammars with the first request that has one."""
+        if self._keeper is None:
+
+            async def start() -> GrammarKeeper:
+                vocabulary = await asyncio.to_thread(GrammarVocabulary, self.tokenizer, self.vocab_size)
+                return GrammarKeeper(self._engine, vocabulary)
+
+            self._keeper = asyncio.create_task(start())
+        return await asyncio.shield(self._keeper)
 
     def _forget(self, sequence: int) -> None:
         del self._mailboxes[sequence]
@@ -198,6 +229,9 @@ class LocalEngine:
             return
         self._is_closed = True
         await asyncio.to_thread(self._engine.close)
+        if self._keeper is not None:
+            keeper = await self._keeper
+            await asyncio.to_thread(keeper.close)
         self._deliver()
         self._loop.remove_reader(self._engine.event_fd)
 

@@ -12,19 +12,23 @@ from typing import Any
 
 from ionrouter.engine.ion import SamplingParams
 from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.ion_grammar import grammar_of
 from ionrouter.schema.request import Kind
 
 SUPPORTED_PARAMETERS = frozenset(
     {
         "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
         "frequency_penalty", "seed", "stop", "max_tokens", "max_completion_tokens", "logprobs",
-        "top_logprobs", "n", "min_tokens", "ignore_eos", "stop_token_ids", "echo",
+        "top_logprobs", "n", "min_tokens", "ignore_eos", "stop_token_ids", "echo", "top_a", "logit_bias",
+        "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar",
     }
 )  # fmt: skip
 
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOPS = 64
+MAX_BIASES = 1024
 _SMALLEST_TOP_P = 1e-6  # top_p 0 means "the most likely token alone"; the engine wants (0, 1]
 _SMALLEST_PENALTY = 1e-30  # float32 would make 0 of less, which no logit can be divided by
 _SEED_MASK = (1 << 64) - 1
@@ -58,13 +62,6 @@ _NEUTRAL: Mapping[str, Callable[[Any], bool]] = {
     "tool_choice": lambda value: value in ("none", "auto"),
     "functions": lambda value: value == [],
     "function_call": lambda value: value in ("none", "auto"),
-    "response_format": lambda value: isinstance(value, Mapping) and value.get("type") == "text",
-    "structured_outputs": lambda value: value is False,
-    "guided_json": lambda value: False,
-    "guided_regex": lambda value: False,
-    "guided_grammar": lambda value: False,
-    "logit_bias": lambda value: value == {},
-    "top_a": lambda value: value == 0,
     "modalities": lambda value: value == ["text"],
     "audio": lambda value: False,
     "prediction": lambda value: False,
@@ -89,11 +86,14 @@ class _Range:
         return is_above and value <= self.most
 
 
+_BIAS = _Range(-100, 100, 0)
+
 # OpenRouter's ranges (docs/api.md); neutral values as defaults.
 _NUMBERS: Mapping[str, _Range] = {
     "temperature": _Range(0, 2, 1),
     "top_p": _Range(0, 1, 1),
     "min_p": _Range(0, 1, 0),
+    "top_a": _Range(0, 1, 0),
     "repetition_penalty": _Range(0, 2, 1, excludes_least=True),
     "presence_penalty": _Range(-2, 2, 0),
     "frequency_penalty": _Range(-2, 2, 0),
@@ -115,6 +115,9 @@ def parse_parameters(
         raise unsupported("logprobs", "log-probabilities of the prompt (echo with logprobs)")
     max_tokens = _max_tokens(body, limits, num_prompt, least=0 if echo else 1)
     seed = _integer(body, "seed")
+    grammar = grammar_of(body)
+    if grammar is not None:
+        _refuse_beside_grammar(body)
     sampling = SamplingParams(
         max_tokens=max_tokens,
         top_k=_top_k(body, limits.vocab_size),
@@ -127,6 +130,9 @@ def parse_parameters(
         temperature=numbers["temperature"],
         top_p=max(numbers["top_p"], _SMALLEST_TOP_P),
         min_p=numbers["min_p"],
+        top_a=numbers["top_a"],
+        logit_bias=_logit_bias(body, limits.vocab_size),
+        grammar=grammar,
         repetition_penalty=max(numbers["repetition_penalty"], _SMALLEST_PENALTY),
         presence_penalty=numbers["presence_penalty"],
         frequency_penalty=numbers["frequency_penalty"],
@@ -171,6 +177,32 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
         value = body.get(name)
         if value is not None and not is_neutral(value):
             raise unsupported(name)
+
+
+def _refuse_beside_grammar(body: Mapping[str, Any]) -> None:
+    """A grammar says when the answer is complete; what would go on beyond its end contradicts it."""
+    for name in ("min_tokens", "ignore_eos"):
+        if body.get(name):
+            raise invalid(name, "does not go together with a grammar, which says when an answer is complete")
+
+
+def _logit_bias(body: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """Token id (in JSON a string) -> what is added to its logit."""
+    given = body.get("logit_bias")
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise invalid("logit_bias", "expected an object: token id to number")
+    if len(given) > MAX_BIASES:
+        raise invalid("logit_bias", f"{len(given)} entries are more than {MAX_BIASES}")
+    out = []
+    for key in given:
+        path = f"logit_bias.{key}"
+        token = int(key) if str(key).isascii() and str(key).isdigit() else -1
+        if not 0 <= token < vocab_size:
+            raise invalid(path, f"no token id below {vocab_size}")
+        out.append((token, _number({path: given[key]}, path, _BIAS)))
+    return tuple(out)
 
 
 def _number(body: Mapping[str, Any], name: str, allowed: _Range) -> float:

@@ -1,0 +1,120 @@
+"""Answers the engine's requests for masks, in a thread of its own, while the model computes.
+
+Owns the matcher of every running sequence that has a grammar. Knows no schema and no request; ends with the
+engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from ionrouter.engine.grammar import Grammar, GrammarRefused
+from ionrouter.engine.tokenizer import Tokenizer
+
+_log = structlog.get_logger(__name__)
+
+_WAIT_S = 1.0  # a closed engine is noticed at once all the same
+
+
+class GrammarVocabulary:
+    """One model's tokens as llguidance reads them; 0.1 s to build for 50,000 tokens, shared by matchers."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        from llguidance import LLTokenizer
+
+        self.num_mask_bytes = (vocab_size + 31) // 32 * 4
+        self._tokens = LLTokenizer(
+            _Words(tokenizer, vocab_size), n_vocab=vocab_size, eos_token=list(tokenizer.stop_ids)
+        )
+
+    def matcher(self, grammar: Grammar) -> Any:
+        """Start at the beginning of a grammar; raises GrammarRefused where this vocabulary cannot follow it.
+
+        Up to a second for enormous grammars, without the interpreter's lock.
+        """
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokens, grammar.source, log_level=0)
+        if matcher.is_error():
+            raise GrammarRefused(matcher.get_error().strip())
+        return matcher
+
+
+class GrammarKeeper:
+    """The grammars of one engine's running sequences."""
+
+    def __init__(self, engine: Any, vocabulary: GrammarVocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._engine = engine
+        self._matchers: dict[int, Any] = {}
+        self._lock = threading.Lock()  # guards _matchers: a request may come before `submit` has returned
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._keep, name="ion-grammar", daemon=True)
+        self._thread.start()
+
+    def submit(self, prompt_ids: Sequence[int], matcher: Any, **sampling: Any) -> int:
+        """Queue a sequence whose samples follow `matcher`; it belongs to the keeper from here on."""
+        with self._lock:
+            sequence: int = self._engine.submit(list(prompt_ids), grammar=True, **sampling)
+            self._matchers[sequence] = matcher
+        return sequence
+
+    def close(self) -> None:
+        """Wait for the thread; call it after the engine's own close."""
+        self._is_closed = True
+        self._thread.join()
+
+    def num_kept(self) -> int:
+        """Count the sequences with a grammar that have not ended."""
+        with self._lock:
+            return len(self._matchers)
+
+    def _keep(self) -> None:
+        while not self._is_closed:
+            masks = []
+            for sequence, token, index, has_ended in self._engine.mask_requests(_WAIT_S):
+                with self._lock:
+                    matcher = self._matchers.pop(sequence, None) if has_ended else self._matchers[sequence]
+                if has_ended:
+                    continue
+                try:
+                    masks.append((sequence, index, self._mask(matcher, token)))
+                except Exception as error:  # one sequence's grammar must not stop everybody's
+                    _log.warning("grammar_failed", sequence=sequence, index=index, error=str(error))
+                    self._engine.refuse_mask(sequence, index, f"the grammar cannot go on: {error}")
+            if masks:
+                self._engine.give_masks(masks)
+
+    def _mask(self, matcher: Any, token: int) -> bytes:
+        if token >= 0:
+            matcher.consume_token(token)
+        if matcher.is_error():
+            raise GrammarRefused(matcher.get_error().strip())
+        mask: bytes = matcher.compute_bitmask()[: self.vocabulary.num_mask_bytes]
+        if not any(mask):
+            raise GrammarRefused("no token of the vocabulary may follow")
+        return mask
+
+
+class _Words:
+    """A tokenizer in the shape that llguidance asks for."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._encode = tokenizer.encode
+        self.eos_token_id = tokenizer.stop_ids[0] if tokenizer.stop_ids else tokenizer.eos_id
+        self.bos_token_id = tokenizer.bos_id
+        self.special_token_ids = sorted(tokenizer.special_ids)
+        # A leading FF says that the token is no text: nothing but its name in a grammar allows it.
+        self.tokens = [
+            b"\xff" + tokenizer.text_of_special(i).encode() if i in tokenizer.special_ids else text
+            for i, text in enumerate(tokenizer.token_bytes(vocab_size))
+        ]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text if isinstance(text, str) else text.decode("utf-8", "replace"))
