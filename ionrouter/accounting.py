@@ -5,6 +5,7 @@ Joins what balancing knows of prices with what store knows of keys; keeps nothin
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from ionrouter.balancing.worst_case import worst_case
 from ionrouter.errors import RequestError
 from ionrouter.schema.events import Event, RequestRecord
 from ionrouter.schema.request import InferenceRequest
+from ionrouter.store.key_watch import KeyWatch
 from ionrouter.store.keys import ApiKey, KeyStore
 from ionrouter.store.ledger import Ledger
+from ionrouter.store.shared_limits import cannot_book
 
 
 @dataclass(slots=True)
@@ -26,8 +29,23 @@ class Accounts:
     keys: KeyStore | None
     ledger: Ledger
     wall: Callable[[], float] = time.time
+    watch: KeyWatch | None = None  # where other servers change keys too
 
-    def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
+    def start(self) -> None:
+        """Begin to write, and to look for changed keys; needs a running loop."""
+        self.ledger.start()
+        if self.watch is not None:
+            self.watch.start()
+
+    async def close(self) -> None:
+        """Write what waits, then close everything."""
+        if self.watch is not None:
+            await asyncio.to_thread(self.watch.close)
+        await self.ledger.close()
+        if self.keys is not None:
+            self.keys.close()
+
+    async def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
         """Reserve the worst case under the key's limit.
 
         A key with a limit uses endpoints of known price only, and none while its spending cannot be written
@@ -37,18 +55,13 @@ class Accounts:
         if key is None or key.limit is None:
             return plan
         if not self.ledger.is_writable:
-            raise RequestError(
-                "this key has a limit, and what it spends cannot be written down now; try again",
-                status=503,
-                error_type="provider_overloaded",
-                headers={"Retry-After": "1"},
-            )
+            raise cannot_book()
         priced = tuple(c for c in plan.candidates if not is_unpriced(c.endpoint))
         if not priced:
             raise _unpriced(plan, key)
         num_at_once = 2 if any(c.route.hedge for c in priced) else 1
         amount = worst_case((c.endpoint for c in priced), request, num_at_once)
-        self.ledger.spending.reserve(key, request.id, amount, self.wall())
+        await self.ledger.reserve(request, key, amount, self.wall())
         return plan if len(priced) == len(plan.candidates) else replace(plan, candidates=priced)
 
     def begin(self, request: InferenceRequest, started_at: float) -> None:

@@ -136,7 +136,7 @@ class Router:
             if not plan.candidates:
                 raise nobody_left(plan, request, self._parts.clock())
             if self._books is not None:
-                plan = self._books.admit(request, plan)
+                plan = await self._books.admit(request, plan)
                 self._books.begin(request, started_at)
             events = dispatch(plan, request, self._clients, settings, self._parts, trace)
             async with aclosing(events) as source:  # type: ignore[type-var]
@@ -196,7 +196,7 @@ class Router:
 class Books(Protocol):
     """Who may spend how much, and what became of every request. Nothing here may fail but `admit`."""
 
-    def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
+    async def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
         """Reserve what the request may cost and return what of the plan it may use; raises RequestError."""
         ...
 

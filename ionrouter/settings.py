@@ -66,6 +66,10 @@ class Settings(BaseSettings):
         description="keep prompts and answers for GET /generation/content (a management key reads them)",
     )
     keep_days: int = Field(400, ge=1, description="how long generations (and logged prompts) are kept")
+    store_url: str | None = Field(
+        None,
+        description="postgresql://user:password@host/database, for several servers; default: a SQLite file",
+    )
     store_sync: Literal["normal", "full"] = Field(
         "normal", description="full: an answer waits until its record would survive a power loss"
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ionrouter.store.keys import KeyStore
+from ionrouter.store.sqlite_file import SqliteFile
 from tests.support.server import CHAT, ROOT, environment, running_server
 from tests.support.sse import chunks, content, data_lines
 from tests.support.two_upstreams import FAKE
@@ -106,7 +107,7 @@ def test_without_a_writable_state_folder_a_loopback_server_still_serves(tmp_path
 
 def test_keys_guard_a_server_that_asks_for_them(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
-    store = KeyStore.open(tmp_path / "state" / "ionrouter.db")
+    store = KeyStore.open(SqliteFile(tmp_path / "state" / "ionrouter.db"))
     plain, _ = store.create("app", "inference", 1.0)
     with running_server(tmp_path, FAKE, "--require-keys", wait_until_ready=False) as server:
         assert server.wait_for("/health", 200) == {"status": "ok"}  # the reasons are for those with a key

@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 
@@ -17,8 +18,8 @@ from ionrouter.schema.accounts import WORKSPACE
 from ionrouter.schema.analytics import AnalyticsQuery, FilterObject, TimeRange
 from ionrouter.schema.validation import validated
 from ionrouter.store.periods import DAY_S, day_of
+from ionrouter.store.question import COUNT, DATE, Filter, Question, Report, Row, last_days
 from ionrouter.store.reader import Reader, unavailable
-from ionrouter.store.report import COUNT, DATE, Filter, Question, activity, answer, last_days
 from ionrouter.store.report_terms import DIMENSIONS, GRANULARITIES, METRICS, OPERATORS
 
 DEFAULT_RANGE_S = 7 * DAY_S
@@ -42,7 +43,7 @@ async def get_activity(request: web.Request) -> web.Response:
     if query.get("workspace_id", WORKSPACE) != WORKSPACE:
         return json_response({"data": []})
     read = partial(
-        activity, days=(first, last), key_hash=query.get("api_key_hash"), user_id=query.get("user_id")
+        _activity, days=(first, last), key_hash=query.get("api_key_hash"), user_id=query.get("user_id")
     )
     rows = await _reader(request).run(read)
     extra = {"workspace_id": WORKSPACE} if by_workspace else {}
@@ -59,7 +60,7 @@ async def query_analytics(request: web.Request) -> web.Response:
     body = await read_json(request, request.app[EDGE].settings.max_body_bytes)
     question = _question(validated(AnalyticsQuery, body), time.time())
     begun = time.perf_counter()
-    report = await _reader(request).run(partial(answer, question))
+    report = await _reader(request).run(partial(_answer, question))
     metadata = {
         "query_time_ms": round((time.perf_counter() - begun) * 1000, 3),
         "row_count": len(report.rows),
@@ -85,6 +86,18 @@ async def get_meta(_request: web.Request) -> web.Response:
         "granularities": [{"name": g, "display_label": g.capitalize()} for g in GRANULARITIES],
     }
     return json_response({"data": data})
+
+
+def _activity(connection: Any, days: tuple[int, int], key_hash: str | None, user_id: str | None) -> list[Row]:
+    from ionrouter.store.report import activity  # in the reader's thread: it loads SQLAlchemy
+
+    return activity(connection, days, key_hash=key_hash, user_id=user_id)
+
+
+def _answer(question: Question, connection: Any) -> Report:
+    from ionrouter.store.report import answer
+
+    return answer(question, connection)
 
 
 def _question(query: AnalyticsQuery, now: float) -> Question:

@@ -7,7 +7,6 @@ Management keys are made and deleted by the command line only.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -22,7 +21,9 @@ from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import ConfigError, RequestError
 from ionrouter.schema.accounts import WORKSPACE, KeyToChange, KeyToMake
 from ionrouter.schema.validation import validated
+from ionrouter.store.database import StoreFault
 from ionrouter.store.keys import ApiKey, KeyStore
+from ionrouter.store.place import database_for
 from ionrouter.store.reader import unavailable
 from ionrouter.store.spending import SpendingBook
 
@@ -53,7 +54,7 @@ async def create_key(request: web.Request) -> web.Response:
 
 async def list_keys(request: web.Request) -> web.Response:
     """Newest first, 100 a page, without disabled ones unless asked for."""
-    edge, query = request.app[EDGE], request.query
+    edge, query = await _refreshed(request), request.query
     keys = [key for key in reversed(_keys(edge).list()) if key.kind == "inference"]
     if query.get("include_disabled", "").lower() not in ("true", "1"):
         keys = [key for key in keys if not key.is_disabled]
@@ -64,7 +65,7 @@ async def list_keys(request: web.Request) -> web.Response:
 
 
 async def get_key(request: web.Request) -> web.Response:
-    edge = request.app[EDGE]
+    edge = await _refreshed(request)
     return json_response({"data": _card(edge, _named(request, edge))})
 
 
@@ -87,13 +88,13 @@ async def delete_key(request: web.Request) -> web.Response:
 
 async def own_key(request: web.Request) -> web.Response:
     """GET /key: label, limit and spending of the key that asks."""
-    edge = request.app[EDGE]
+    edge = await _refreshed(request)
     return json_response({"data": current_key(request.get(KEY), _spending(edge), time.time()).model_dump()})
 
 
 async def credits(request: web.Request) -> web.Response:
     """What was bought and spent: of everybody for a management key, else of the caller's own key."""
-    edge, key = request.app[EDGE], request.get(KEY)
+    edge, key = await _refreshed(request), request.get(KEY)
     spending, total = _spending(edge), edge.settings.credits
     used = spending.total()
     if key is not None and key.kind == "inference":
@@ -121,21 +122,31 @@ def _keys(edge: Edge) -> KeyStore:
     return edge.keys
 
 
+async def _refreshed(request: web.Request) -> Edge:
+    """The edge, with its sums as other servers of the same store left them."""
+    edge = request.app[EDGE]
+    if edge.accounts is not None:
+        await edge.accounts.ledger.refresh()
+    return edge
+
+
 def _spending(edge: Edge) -> SpendingBook:
     return edge.accounts.ledger.spending if edge.accounts else SpendingBook()
 
 
 async def _changed(edge: Edge, change: Callable[[KeyStore], Result]) -> Result:
-    _keys(edge)
-    path = edge.settings.database_path
+    keys, database = _keys(edge), database_for(edge.settings)
 
     def run() -> Result:
-        with closing(KeyStore.open(path)) as store:
-            return change(store)
+        with closing(database.open()) as link:
+            result = change(KeyStore(link))
+            if keys.is_watched:
+                keys.refresh(link)
+            return result
 
     try:
         return await asyncio.to_thread(run)
-    except (sqlite3.Error, ConfigError) as error:
+    except (StoreFault, ConfigError) as error:
         raise RequestError(
             f"the state database cannot be written now: {error}",
             status=503,

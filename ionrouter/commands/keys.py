@@ -1,4 +1,4 @@
-"""`ionrouter keys`: works on the state folder; a running server sees the change at its next look-up."""
+"""`ionrouter keys`: works on the store; a running server sees the change at its next look-up."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ionrouter.errors import RequestError
 from ionrouter.schema.accounts import KeyToMake
 from ionrouter.schema.validation import validated
 from ionrouter.settings import Settings
-from ionrouter.store.database import open_database
 from ionrouter.store.keys import ApiKey, KeyKind, KeyStore
 from ionrouter.store.periods import LimitReset
+from ionrouter.store.place import database_for
 from ionrouter.store.spending import SpendingBook, usd
 
 
@@ -34,7 +34,7 @@ def create(
     if kind == "management" and limit is not None:
         raise RequestError("limit: a management key spends nothing", param="limit")
     asked = validated(KeyToMake, body)
-    with closing(KeyStore.open(settings.database_path)) as store:
+    with closing(KeyStore.open(database_for(settings))) as store:
         plain, key = store.create(
             name,
             kind,
@@ -50,8 +50,8 @@ def create(
 
 def show(settings: Settings) -> int:
     """Print one row a key; spending is as of the last finished request."""
-    with closing(open_database(settings.database_path)) as connection:
-        keys, spending = KeyStore(connection).list(), SpendingBook.load(connection)
+    with closing(database_for(settings).open()) as link:
+        keys, spending = KeyStore(link).list(), SpendingBook.load(link)
     now = time.time()
     table = Table()
     for heading in ("hash", "name", "label", "kind", "created", "state", "limit", "left", "spent"):
@@ -86,14 +86,14 @@ def _limit(key: ApiKey) -> str:
 
 
 def set_disabled(settings: Settings, reference: str, disabled: bool) -> int:
-    with closing(KeyStore.open(settings.database_path)) as store:
+    with closing(KeyStore.open(database_for(settings))) as store:
         key = store.set_disabled(reference, disabled)
     print(f"{key.name} ({key.label}) is {'disabled' if disabled else 'enabled'}")
     return 0
 
 
 def delete(settings: Settings, reference: str) -> int:
-    with closing(KeyStore.open(settings.database_path)) as store:
+    with closing(KeyStore.open(database_for(settings))) as store:
         key = store.delete(reference)
     print(f"{key.name} ({key.label}) is deleted")
     return 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ionrouter.errors import ConfigError
-from ionrouter.store.database import open_database
+from ionrouter.store.sqlite_file import open_database
 
 EVERY_WRITES = 150  # five pages of 4 KB each, before SQLite's own threshold of 1000 pages
 

@@ -1,143 +1,90 @@
-"""The embedded SQLite file: where it lies, how it is opened, which tables it has. Knows no row's meaning."""
+"""A database as the parts of the store see it: opened for a thread, read, written whole or not at all.
+
+Knows no driver: sqlite_file.py and postgres.py are the two that there are. SQL that passes here is what both
+take, with `?` for values.
+"""
 
 from __future__ import annotations
 
 import os
-import sqlite3
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-
-from ionrouter.errors import ConfigError
+from typing import Any, Literal, Protocol
 
 BUSY_TIMEOUT_S = 2.0
-
-# One entry a schema version; `user_version` counts how many a file has seen. Only ever append.
-MIGRATIONS = (
-    """
-    CREATE TABLE api_key (
-        hash       TEXT PRIMARY KEY,
-        name       TEXT NOT NULL,
-        label      TEXT NOT NULL,
-        kind       TEXT NOT NULL CHECK (kind IN ('inference', 'management')),
-        disabled   INTEGER NOT NULL DEFAULT 0,
-        created_at REAL NOT NULL
-    ) STRICT;
-    """,
-    # Limits of keys, what keys used, generations. `key_version` moves with every change of api_key, so that
-    # whoever keeps keys in memory does not read them again for every generation that is written. `''` in
-    # key_usage stands for requests without a key.
-    """
-    ALTER TABLE api_key ADD COLUMN spend_limit REAL;
-    ALTER TABLE api_key ADD COLUMN limit_reset TEXT CHECK (limit_reset IN ('daily', 'weekly', 'monthly'));
-    ALTER TABLE api_key ADD COLUMN expires_at REAL;
-    ALTER TABLE api_key ADD COLUMN include_byok_in_limit INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE api_key ADD COLUMN updated_at REAL;
-    ALTER TABLE api_key ADD COLUMN creator_user_id TEXT;
-    CREATE TABLE key_version (version INTEGER NOT NULL) STRICT;
-    INSERT INTO key_version VALUES (0);
-    CREATE TABLE key_usage (
-        key_hash     TEXT NOT NULL,
-        day          INTEGER NOT NULL,
-        cost         REAL NOT NULL,
-        num_requests INTEGER NOT NULL,
-        last_used_at REAL NOT NULL,
-        PRIMARY KEY (key_hash, day)
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE generation (
-        id                   TEXT PRIMARY KEY,
-        state                TEXT NOT NULL,
-        key_hash             TEXT,
-        kind                 TEXT NOT NULL,
-        requested_model      TEXT NOT NULL,
-        is_stream            INTEGER NOT NULL,
-        started_at           REAL NOT NULL,
-        session_id           TEXT,
-        user                 TEXT,
-        user_agent           TEXT,
-        referer              TEXT,
-        title                TEXT,
-        status               INTEGER,
-        model                TEXT,
-        endpoint             TEXT,
-        provider             TEXT,
-        duration_s           REAL,
-        ttft_s               REAL,
-        finish_reason        TEXT,
-        native_finish_reason TEXT,
-        service_tier         TEXT,
-        upstream_id          TEXT,
-        prompt_tokens        INTEGER NOT NULL,
-        completion_tokens    INTEGER NOT NULL,
-        cached_tokens        INTEGER NOT NULL,
-        reasoning_tokens     INTEGER NOT NULL,
-        is_usage_estimated   INTEGER NOT NULL,
-        cost                 REAL NOT NULL,
-        error                TEXT,
-        attempts             TEXT NOT NULL
-    ) STRICT;
-    CREATE INDEX generation_started ON generation (started_at);
-    CREATE INDEX generation_key ON generation (key_hash, started_at);
-    CREATE INDEX generation_unfinished ON generation (state) WHERE state = 'started';
-    CREATE TABLE generation_words (
-        id         TEXT PRIMARY KEY,
-        started_at REAL NOT NULL,
-        input      TEXT NOT NULL,
-        completion TEXT,
-        reasoning  TEXT
-    ) STRICT;
-    CREATE INDEX generation_words_started ON generation_words (started_at);
-    """,
-)
+Statement = tuple[str, Sequence[Any]]
 
 
-def open_database(
-    path: Path,
-    *,
-    busy_timeout_s: float = BUSY_TIMEOUT_S,
-    is_shared: bool = False,
-    survives_power_loss: bool = False,
-) -> sqlite3.Connection:
-    """Open or make the file in WAL mode, bring its tables up to date; raises ConfigError naming the file.
-
-    The folder and the file are the owner's alone: 0700 and 0600. `is_shared`: another thread may close it.
-    A commit always survives the process; `survives_power_loss` makes it wait for the disk too.
-    """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600, exist_ok=True)
-        connection = sqlite3.connect(
-            path, isolation_level=None, timeout=busy_timeout_s, check_same_thread=not is_shared
-        )
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={'FULL' if survives_power_loss else 'NORMAL'}")
-        _prepare(connection)
-    except (OSError, sqlite3.Error) as error:
-        raise ConfigError(f"{path}: cannot open the state database: {error}") from error
-    return connection
+class StoreFault(Exception):
+    """The database cannot be read or written now: away, locked, out of room. Trying again may help."""
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    if connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),):
-        return  # opening an up-to-date file needs no lock, so one that is locked can be read
-    connection.execute("BEGIN IMMEDIATE")  # two processes starting at once migrate once
-    try:
-        migrate(connection)
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+class RowFault(Exception):
+    """What was to be written is at fault, not the database. Trying again does not help."""
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables up to date, inside the caller's transaction."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        raise sqlite3.DatabaseError(
-            f"made by a newer version (schema {version}, this one knows {len(MIGRATIONS)})"
-        )
-    for script in MIGRATIONS[version:]:
-        for statement in filter(None, (part.strip() for part in script.split(";"))):
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+class Link(Protocol):
+    """One open connection, for one thread at a time. Every method raises StoreFault."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it must be opened anew."""
+        ...
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one query."""
+        ...
+
+    def transact(self, statements: Sequence[Statement]) -> None:
+        """Run all of them in one transaction, or none; raises RowFault."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """One transaction around what `rows` runs; undone if anything is raised."""
+        ...
+
+    def may_have_changed(self) -> bool:
+        """Whether somebody else may have committed anything since this was last asked; costs no query."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Database(Protocol):
+    """Where the state is kept."""
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages; never with a password."""
+        ...
+
+    @property
+    def dialect(self) -> Literal["sqlite", "postgresql"]: ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several servers may keep their state in it."""
+        ...
+
+    def open(self, *, patience_s: float = BUSY_TIMEOUT_S) -> Link:
+        """Open it, its tables made or brought up to date; raises ConfigError naming file or setting.
+
+        `patience_s`: how long a statement waits for somebody else's lock.
+        """
+        ...
+
+    def open_to_read(self, max_query_s: float) -> Any:
+        """Open a connection of the driver that cannot write, for a thread of its own; raises ConfigError."""
+        ...
+
+    def begin_query(self, connection: Any, max_query_s: float) -> None:
+        """Let what `open_to_read` gave end its next query after so long."""
+        ...
+
+    def was_too_slow(self, error: BaseException) -> bool:
+        """Whether the driver's error says that a query was ended because of its time."""
+        ...
 
 
 def write_private(path: Path, text: str) -> None:

@@ -6,15 +6,15 @@ Never a prompt, an answer or a key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from ionrouter.schema import json
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.request import Client, InferenceRequest
+from ionrouter.store.database import Statement
 from ionrouter.store.periods import day_of
 from ionrouter.store.spending import NO_KEY
-from ionrouter.store.writer import Statement
 
 # "aborted": the process ended before the request did.
 State = Literal["started", "finished", "failed", "cancelled", "aborted"]
@@ -55,21 +55,35 @@ class Generation:
     cost: float = 0.0
     error: str | None = None
     attempts: str = "[]"  # JSON: see `_attempt`
+    reserved: float = 0.0  # USD held under the key's limit; 0 once it has ended
+    instance: str | None = None  # the server that runs it
 
 
 COLUMNS = tuple(f.name for f in fields(Generation))
-_NAMES, _MARKS = ", ".join(COLUMNS), ", ".join("?" * len(COLUMNS))
-INSERT = f"INSERT OR REPLACE INTO generation ({_NAMES}) VALUES ({_MARKS})"
+_NAMES, _MARKS = ", ".join(f'"{name}"' for name in COLUMNS), ", ".join("?" * len(COLUMNS))
+_CHANGES = ", ".join(f'"{name}" = excluded."{name}"' for name in COLUMNS if name != "id")
+INSERT_NEW = f"INSERT INTO generation ({_NAMES}) VALUES ({_MARKS}) ON CONFLICT (id) DO NOTHING"
+INSERT = f"INSERT INTO generation ({_NAMES}) VALUES ({_MARKS}) ON CONFLICT (id) DO UPDATE SET {_CHANGES}"
 SELECT = f"SELECT {_NAMES} FROM generation WHERE id = ?"
-ABORT = "UPDATE generation SET state = 'aborted', error = 'the server stopped' WHERE state = 'started'"
+SELECT_RUNNING = f"SELECT {_NAMES} FROM generation WHERE state = 'started'"
+ABORTED = "the server stopped"
+ABORT = f"""
+    UPDATE generation SET state = 'aborted', error = '{ABORTED}', cost = reserved, reserved = 0,
+        is_usage_estimated = CASE WHEN reserved > 0 THEN 1 ELSE is_usage_estimated END
+    WHERE id = ? AND state = 'started'
+"""
+# A row that has ended was booked already: the commit before this one did work, though nobody was told.
 ADD_USAGE = """
-    INSERT INTO key_usage (key_hash, day, cost, num_requests, last_used_at) VALUES (?, ?, ?, 1, ?)
-    ON CONFLICT (key_hash, day) DO UPDATE SET cost = cost + excluded.cost,
-        num_requests = num_requests + 1, last_used_at = max(last_used_at, excluded.last_used_at)
+    INSERT INTO key_usage (key_hash, day, cost, num_requests, last_used_at)
+    SELECT ?, ?, ?, 1, ? WHERE NOT EXISTS (SELECT 1 FROM generation WHERE id = ? AND state <> 'started')
+    ON CONFLICT (key_hash, day) DO UPDATE SET cost = key_usage.cost + excluded.cost,
+        num_requests = key_usage.num_requests + 1,
+        last_used_at = CASE WHEN excluded.last_used_at > key_usage.last_used_at
+            THEN excluded.last_used_at ELSE key_usage.last_used_at END
 """
 INSERT_WORDS = (
-    "INSERT OR REPLACE INTO generation_words (id, started_at, input, completion, reasoning) "
-    "VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO generation_words (id, started_at, input, completion, reasoning) "
+    "VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 )
 SELECT_WORDS = "SELECT input, completion, reasoning FROM generation_words WHERE id = ?"
 # Bounded, so that one commit stays short.
@@ -80,7 +94,9 @@ FORGET = (
 )
 
 
-def started(request: InferenceRequest, at: float) -> Generation:
+def started(
+    request: InferenceRequest, at: float, reserved: float = 0.0, instance: str | None = None
+) -> Generation:
     """What is known when a request begins."""
     return Generation(
         id=request.id,
@@ -91,11 +107,13 @@ def started(request: InferenceRequest, at: float) -> Generation:
         is_stream=request.stream,
         started_at=at,
         session_id=request.session_id,
+        reserved=reserved,
+        instance=instance,
         **_client(request.client),
     )
 
 
-def ended(record: RequestRecord, client: Client) -> Generation:
+def ended(record: RequestRecord, client: Client, instance: str | None = None) -> Generation:
     """What is known when it has ended, however it did."""
     served = record.attempts[-1] if record.served_endpoint and record.attempts else None
     broke = served is not None and served.failure is not None and not record.is_cancelled
@@ -127,6 +145,7 @@ def ended(record: RequestRecord, client: Client) -> Generation:
         cost=record.cost.total,
         error=record.error[:2000] if record.error else None,
         attempts=json.dumps([_attempt(a) for a in record.attempts]).decode(),
+        instance=instance,
     )
 
 
@@ -138,13 +157,35 @@ def from_row(row: Sequence[Any]) -> Generation:
 
 
 def insert(generation: Generation) -> Statement:
-    return INSERT, tuple(_plain(getattr(generation, name)) for name in COLUMNS)
+    return INSERT, _values(generation)
+
+
+def insert_new(generation: Generation) -> Statement:
+    """Like `insert`, but a row that is there stays as it is."""
+    return INSERT_NEW, _values(generation)
 
 
 def add_usage(generation: Generation) -> Statement:
-    """Book the cost under the key and the day; in the same transaction as the row it came from."""
+    """Book the cost under the key and the day, once: in one transaction with, and before, the ended row."""
     at = generation.started_at
-    return ADD_USAGE, (generation.key_hash or NO_KEY, day_of(at), generation.cost, at)
+    return ADD_USAGE, (generation.key_hash or NO_KEY, day_of(at), generation.cost, at, generation.id)
+
+
+def abort(running: Generation) -> tuple[Generation, Sequence[Statement]]:
+    """End a row whose server died: what was reserved for it is booked as an estimate.
+
+    Nobody knows what it did cost. The reservation is the most that it can have, so the key's limit holds;
+    without a limit nothing was reserved and nothing is booked.
+    """
+    row = replace(
+        running, state="aborted", error=ABORTED, cost=running.reserved, reserved=0.0,
+        is_usage_estimated=running.is_usage_estimated or running.reserved > 0,
+    )  # fmt: skip
+    return row, (add_usage(row), (ABORT, (running.id,)))
+
+
+def _values(generation: Generation) -> tuple[Any, ...]:
+    return tuple(_plain(getattr(generation, name)) for name in COLUMNS)
 
 
 def _plain(value: Any) -> Any:
@@ -154,8 +195,9 @@ def _plain(value: Any) -> Any:
 
 
 def _unicode(text: str) -> str:
-    """Replace what is no text: headers may hold any bytes."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    """Replace what is no text: headers may hold any bytes, and PostgreSQL keeps no NUL."""
+    whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _state(record: RequestRecord) -> State:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ionrouter.errors import RequestError
-from ionrouter.store.database import open_database, write_private
+from ionrouter.store.database import Database, Link, write_private
 from ionrouter.store.periods import LimitReset
 
 KeyKind = Literal["inference", "management"]
@@ -84,17 +83,20 @@ def label_of(key: str) -> str:
 
 
 class KeyStore:
-    """Keys in SQLite with a copy in memory that is fresh at every look-up, whoever changed the file."""
+    """Keys with a copy in memory that is fresh at every look-up, whoever changed the database.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
-        self._data_version = -1
+    Where a look costs a round trip, KeyWatch brings the copy up to date instead, twice a second.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._db = link
         self._key_version = -1
         self._keys: dict[str, ApiKey] = {}
+        self.is_watched = False
 
     @classmethod
-    def open(cls, path: Path) -> KeyStore:
-        return cls(open_database(path))
+    def open(cls, database: Database) -> KeyStore:
+        return cls(database.open())
 
     def create(
         self,
@@ -171,28 +173,19 @@ class KeyStore:
         return self._current()[key.hash]
 
     def _change(self, statement: str, values: Sequence[Any]) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            self._db.execute(statement, values)
-            self._db.execute("UPDATE key_version SET version = version + 1")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-        self._data_version = -1
+        self._db.transact([(statement, values), ("UPDATE key_version SET version = version + 1", ())])
+        self.refresh(self._db)
 
     def _current(self) -> dict[str, ApiKey]:
-        # data_version moves when another connection commits anything: microseconds, from shared memory.
-        (version,) = self._db.execute("PRAGMA data_version").fetchone()
-        if version != self._data_version:
-            self._data_version = version
-            self._reload_if_changed()
+        if not self.is_watched and self._db.may_have_changed():
+            self.refresh(self._db)
         return self._keys
 
-    def _reload_if_changed(self) -> None:
-        (version,) = self._db.execute("SELECT version FROM key_version").fetchone()
+    def refresh(self, link: Link) -> None:
+        """Read the keys again if any of them changed; from any thread, over that thread's link."""
+        ((version,),) = link.rows("SELECT version FROM key_version")
         if version != self._key_version:
-            rows = self._db.execute(f"SELECT {_COLUMNS} FROM api_key").fetchall()
+            rows = link.rows(f"SELECT {_COLUMNS} FROM api_key")
             self._keys = {row[0]: _from_row(row) for row in rows}
             self._key_version = version
 

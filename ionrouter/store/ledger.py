@@ -1,6 +1,6 @@
-"""Every request from its begin to its end: in memory while it runs and shortly after, in the file for good.
+"""Every request from its begin to its end: in memory while it runs and shortly after, in the store for good.
 
-One thread only. Whether the file can be written is nobody's business but the writer's: requests are served
+One thread only. Whether the store can be written is nobody's business but the writer's: requests are served
 either way.
 """
 
@@ -9,24 +9,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import structlog
 
 from ionrouter.schema import json
 from ionrouter.schema.assemble import Assembly
 from ionrouter.schema.events import Chunk, Complete, Event, RequestRecord
 from ionrouter.schema.request import Client, InferenceRequest
 from ionrouter.store import generation
+from ionrouter.store.database import Statement, StoreFault
 from ionrouter.store.generation import Generation
-from ionrouter.store.periods import DAY_S
+from ionrouter.store.instance import Instance
+from ionrouter.store.keys import ApiKey
+from ionrouter.store.periods import DAY_S, day_of
 from ionrouter.store.reader import Reader
+from ionrouter.store.shared_limits import SharedLimits
 from ionrouter.store.spending import SpendingBook
-from ionrouter.store.writer import Statement, Write, Writer
+from ionrouter.store.writer import Write, Writer
+
+_log = structlog.get_logger(__name__)
 
 MAX_RECENT = 1024
 FORGET_EVERY_S = 60.0
 MAX_COMMIT_S = 1.0  # a disk slower than this delays no answer
+MAX_REQUEST_S = DAY_S  # what began before that has no server any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +65,47 @@ class Ledger:
     writer: Writer | None = None
     reader: Reader | None = None
     keeps_words: bool = False
+    limits: SharedLimits | None = None  # where other servers spend from the same keys
+    instance: Instance | None = None
+    unfinished: Sequence[Generation] = ()  # what dead servers left
     _running: dict[str, _Running] = field(default_factory=dict)
     _recent: OrderedDict[str, Generation] = field(default_factory=OrderedDict)
     _commits: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+
+    @property
+    def _name(self) -> str | None:
+        return self.instance.name if self.instance is not None else None
 
     @property
     def is_writable(self) -> bool:
         """Whether what is spent now will be known after a restart."""
         return self.writer is not None and self.writer.accepts
 
+    async def reserve(self, request: InferenceRequest, key: ApiKey, amount: float, now: float) -> None:
+        """Set aside what a request may cost at worst; raises RequestError 402 or 503.
+
+        Where other servers spend from the same keys, that is a row of the store.
+        """
+        if self.limits is None or amount <= 0:
+            self.spending.reserve(key, request.id, amount, now)
+            return
+        await self.limits.reserve(key, generation.started(request, now, amount, self._name), now)
+        self.spending.of(key.hash).reserved[request.id] = amount
+
     def begin(self, request: InferenceRequest, started_at: float) -> None:
         """Note that a request goes out; its row is queued, not awaited."""
-        begun = generation.started(request, started_at)
+        held = self.spending.of(request.key_id).reserved.get(request.id, 0.0)
+        begun = generation.started(request, started_at, held, self._name)
         said = json.dumps(_input(request)) if self.keeps_words else None
-        write = self.writer.put_lazily([generation.insert(begun)]) if self.writer is not None else None
-        self._running[request.id] = _Running(begun, write, said)
+        self._running[request.id] = _Running(begun, self._note_begin(begun), said)
+
+    def _note_begin(self, begun: Generation) -> Write | None:
+        if self.writer is None or (self.limits is not None and begun.reserved > 0):
+            return None  # `reserve` wrote it
+        write = self.writer.put_lazily([generation.insert(begun)])
+        if begun.reserved > 0:
+            self.writer.hurry()  # so that a crash does not forget what was held
+        return write
 
     def hear(self, request_id: str, event: Event) -> None:
         """Collect what is answered, where words are kept."""
@@ -83,22 +118,25 @@ class Ledger:
     def end(self, record: RequestRecord, client: Client) -> None:
         """Note how a request ended, book its cost, and queue its row for the next commit."""
         running = self._running.pop(record.id, None)
-        done = generation.ended(record, client)
-        self._recent[done.id] = done
-        if len(self._recent) > MAX_RECENT:
-            self._recent.popitem(last=False)
+        done = generation.ended(record, client, self._name)
+        self._remember(done)
         self.spending.settle(record.key_id, record.id, done.cost, done.started_at)
         if running is not None and running.write is not None:
             running.write.withdraw()
         if self.writer is None:
             return
-        statements = [generation.insert(done), generation.add_usage(done)]
+        statements = [generation.add_usage(done), generation.insert(done)]
         if running is not None and running.input is not None:
             statements.append(_words(done, running))
         commit = self.writer.put(statements)
         if commit is not None:
             self._commits[done.id] = commit
             commit.add_done_callback(lambda _done: self._commits.pop(done.id, None))
+
+    def _remember(self, done: Generation) -> None:
+        self._recent[done.id] = done
+        if len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
 
     async def committed(self, request_id: str) -> None:
         """Wait until an ended request's row is safe, or waiting is no use."""
@@ -112,35 +150,68 @@ class Ledger:
         known = running.generation if running is not None else self._recent.get(request_id)
         if known is not None or self.reader is None:
             return known
-        row = await self.reader.run(lambda db: db.execute(generation.SELECT, (request_id,)).fetchone())
+        row = await self.reader.one(generation.SELECT, (request_id,))
         return generation.from_row(row) if row is not None else None
 
     async def words(self, request_id: str) -> Words | None:
         """Look up what was asked and answered."""
         if self.reader is None:
             return None
-        row = await self.reader.run(lambda db: db.execute(generation.SELECT_WORDS, (request_id,)).fetchone())
+        row = await self.reader.one(generation.SELECT_WORDS, (request_id,))
         return Words(json.loads(row[0]), row[1], row[2]) if row is not None else None
 
     def start(self) -> None:
-        """Begin to write, and mark what an earlier process left unfinished; before the first request."""
+        """Begin to write, and end what dead servers left unfinished; before the first request."""
         if self.writer is not None:
             self.writer.start()
-            self.writer.put([(generation.ABORT, ())])
+        self._abort(self.unfinished)
+        self.unfinished = ()
+
+    def _abort(self, rows: Sequence[Generation]) -> None:
+        """Book what was reserved for them, as an estimate."""
+        for row in rows:
+            done, statements = generation.abort(row)
+            self._remember(done)
+            self.spending.settle(done.key_hash, done.id, done.cost, done.started_at)
+            if self.writer is not None:
+                self.writer.put_lazily(statements)
+        if rows:
+            _log.warning("requests_aborted", count=len(rows), booked=sum(row.reserved for row in rows))
+
+    async def refresh(self) -> None:
+        """Learn what other servers booked of late; without news, what is known stays."""
+        if self.limits is not None:
+            try:
+                self.spending.take_over(await self.limits.usage_since(day_of(time.time()) - 1))
+            except StoreFault as error:
+                _log.warning("spending_stale", error=str(error))
 
     async def keep_forgetting(self, keep_days: int) -> None:
         """Drop what is older, some thousands of rows a minute; runs until cancelled."""
         while self.writer is not None:
+            await self._abort_abandoned()
             before = time.time() - keep_days * DAY_S
             self.writer.put_lazily([(statement, (before,)) for statement in generation.FORGET])
             await asyncio.sleep(FORGET_EVERY_S)
 
+    async def _abort_abandoned(self) -> None:
+        """End requests of servers that never came back."""
+        if self.limits is not None:
+            try:
+                self._abort(await self.limits.running_before(time.time() - MAX_REQUEST_S))
+            except StoreFault as error:
+                _log.warning("spending_stale", error=str(error))
+
     async def close(self) -> None:
-        """Write what waits and close the file."""
+        """Write what waits and close the database."""
         if self.writer is not None:
             await self.writer.close()
         if self.reader is not None:
             await asyncio.to_thread(self.reader.close)
+        if self.limits is not None:
+            await asyncio.to_thread(self.limits.close)
+        if self.instance is not None:
+            self.instance.close()
 
 
 def _input(request: InferenceRequest) -> Mapping[str, Any]:

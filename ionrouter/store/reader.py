@@ -1,69 +1,109 @@
-"""Reads that may scan, in a thread of their own, so that the event loop never waits for the disk."""
+"""Reads that may scan, in a thread of their own, so that the event loop never waits for the database.
+
+SQLAlchemy is imported by the first of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ionrouter.errors import ConfigError, RequestError
-from ionrouter.store.database import open_database
+from ionrouter.store.database import Database
 
 Result = TypeVar("Result")
+Read = Callable[[Any], Result]  # of a sqlalchemy.Connection
 NUM_THREADS = 2  # a long report does not hold up a look-up
 MAX_QUERY_S = 30.0
-STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's machine: about a millisecond
 
 
 class Reader:
-    """Runs functions of a connection; connections are opened at first use and cannot write."""
+    """Runs functions of an SQLAlchemy connection; connections are opened at first use and cannot write."""
 
-    def __init__(self, path: Path, *, max_query_s: float = MAX_QUERY_S) -> None:
-        self._path, self._max_query_s = path, max_query_s
+    def __init__(self, database: Database, *, max_query_s: float = MAX_QUERY_S) -> None:
+        self._database, self._max_query_s = database, max_query_s
         self._threads = ThreadPoolExecutor(NUM_THREADS, "store-reader")
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._opened: list[Any] = []  # the driver's connections
 
-    async def run(self, read: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def run(self, read: Read[Result]) -> Result:
         """Run `read` in a reader's thread; raises RequestError 408 when it takes too long, 503 on a fault."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, read)
 
-    def _read(self, read: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def one(self, sql: str, values: Sequence[Any]) -> Sequence[Any] | None:
+        """The first row of a statement of ours, with `?` for values."""
+        return await self.run(lambda connection: self._one(connection, sql, values))
+
+    def _one(self, connection: Any, sql: str, values: Sequence[Any]) -> Sequence[Any] | None:
+        marked = sql.replace("?", "%s") if self._database.dialect == "postgresql" else sql
+        row = connection.exec_driver_sql(marked, tuple(values)).fetchone()
+        return None if row is None else tuple(row)
+
+    def _read(self, read: Read[Result]) -> Result:
+        from sqlalchemy.exc import DBAPIError
+
+        had_connection = getattr(self._local, "driver", None) is not None
         try:
-            connection = self._connection()
-            deadline = time.monotonic() + self._max_query_s
-            connection.set_progress_handler(lambda: int(time.monotonic() > deadline), STEPS_BETWEEN_LOOKS)
-            return read(connection)
-        except sqlite3.OperationalError as error:
-            if str(error) == "interrupted":
-                raise RequestError(
-                    f"the query took longer than {self._max_query_s:.0f} s; ask for less",
-                    status=408,
-                    error_type="timeout",
-                ) from None
-            raise unavailable(str(error)) from error
-        except (sqlite3.DatabaseError, ConfigError) as error:
+            return self._query(read)
+        except DBAPIError as error:
+            if error.connection_invalidated and had_connection:  # it went away while nobody asked
+                return self._read(read)
+            raise self._refusal(error.orig or error) from error
+        except ConfigError as error:
             raise unavailable(str(error)) from error
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = open_database(self._path, is_shared=True)
-            connection.execute("PRAGMA query_only=ON")
-            self._local.connection = connection
-            self._connections.append(connection)
-        return connection
+    def _query(self, read: Read[Result]) -> Result:
+        from sqlalchemy.exc import DBAPIError
+
+        driver = self._driver()
+        self._database.begin_query(driver, self._max_query_s)
+        with self._local.engine.connect() as connection:
+            try:
+                return read(connection)
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    self._forget(driver)
+                raise
+
+    def _driver(self) -> Any:
+        driver = getattr(self._local, "driver", None)
+        if driver is None:
+            driver = self._database.open_to_read(self._max_query_s)
+            self._local.driver, self._local.engine = driver, engine_over(self._database, driver)
+            self._opened.append(driver)
+        return driver
+
+    def _forget(self, driver: Any) -> None:
+        self._local.driver = None
+        self._opened.remove(driver)
+
+    def _refusal(self, error: BaseException) -> RequestError:
+        if self._database.was_too_slow(error):
+            return RequestError(
+                f"the query took longer than {self._max_query_s:.0f} s; ask for less",
+                status=408,
+                error_type="timeout",
+            )
+        return unavailable(str(error))
 
     def close(self) -> None:
         """Wait for what runs, then close."""
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for connection in self._connections:
-            connection.close()
+        for driver in self._opened:
+            driver.close()
+
+
+def engine_over(database: Database, driver: Any) -> Any:
+    """An SQLAlchemy engine over one open connection of the driver, for one thread."""
+    from sqlalchemy import StaticPool, create_engine
+
+    dialect = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}[database.dialect]
+    return create_engine(
+        f"{dialect}://", creator=lambda: driver, poolclass=StaticPool, isolation_level="AUTOCOMMIT"
+    )
 
 
 def unavailable(reason: str) -> RequestError:

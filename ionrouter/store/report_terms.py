@@ -1,5 +1,7 @@
 """What a report counts and groups by: metrics, dimensions, operators and granularities as SQL. No queries.
 
+SQL here is what SQLite and PostgreSQL both take; where they differ it is by dialect, at the end.
+
 A request that was cancelled counts for time to first token only; one that failed for no duration.
 """
 
@@ -9,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+NUM_ATTEMPTS = "$num_attempts"  # see `in_dialect`
 Format = Literal["number", "currency", "percent", "latency", "throughput"]
 
 # What percentiles are taken of: milliseconds, and tokens per second with waiting included. NULL: no sample.
 QUANTITIES: Mapping[str, str] = {
     "latency": "CASE WHEN state = 'finished' THEN duration_s * 1000 END",
-    "ttft": "CASE WHEN is_stream AND state IN ('finished', 'cancelled') THEN ttft_s * 1000 END",
+    "ttft": "CASE WHEN is_stream = 1 AND state IN ('finished', 'cancelled') THEN ttft_s * 1000 END",
     "throughput": "CASE WHEN state = 'finished' AND completion_tokens > 0 AND duration_s > 0 "
     "THEN completion_tokens / duration_s END",
 }
@@ -35,12 +38,16 @@ class Metric:
     percent: int | None = None
 
 
-def _share(condition: str, of: str = "1") -> str:
-    return f"CAST(sum({condition}) AS REAL) / nullif(sum({of}), 0)"
+def _share(part: str, of: str = "1") -> str:
+    return f"CAST(sum({part}) AS DOUBLE PRECISION) / nullif(sum({of}), 0)"
+
+
+def _one_if(condition: str) -> str:
+    return f"CASE WHEN {condition} THEN 1 ELSE 0 END"
 
 
 _FAILED = "state IN ('failed', 'aborted')"
-_STATED = "state != 'cancelled'"  # cancelled says nothing about success
+_STATED = _one_if("state != 'cancelled'")  # cancelled says nothing about success
 _PLAIN = (
     Metric("request_count", "Requests", "number", "count(*)"),
     Metric("tokens_total", "Tokens", "number", "sum(prompt_tokens + completion_tokens)"),
@@ -53,20 +60,22 @@ _PLAIN = (
         _share("cached_tokens", "prompt_tokens"), is_rate=True,
     ),
     Metric("total_usage", "Spend", "currency", "sum(cost)"),
-    Metric("error_count", "Failed requests", "number", f"sum({_FAILED})"),
-    Metric("error_rate", "Failed share", "percent", _share(_FAILED, _STATED), is_rate=True),
+    Metric("error_count", "Failed requests", "number", f"sum({_one_if(_FAILED)})"),
+    Metric("error_rate", "Failed share", "percent", _share(_one_if(_FAILED), _STATED), is_rate=True),
     Metric(
         "server_error_rate", "Share failed by us or upstream", "percent",
-        _share(f"{_FAILED} AND coalesce(status, 500) >= 500", _STATED), is_rate=True,
+        _share(_one_if(f"{_FAILED} AND coalesce(status, 500) >= 500"), _STATED), is_rate=True,
     ),
     Metric(
         "rate_limited_rate", "Rate-limited share", "percent",
-        _share("coalesce(status, 0) = 429", _STATED), is_rate=True,
+        _share(_one_if("coalesce(status, 0) = 429"), _STATED), is_rate=True,
     ),
-    Metric("cancelled_rate", "Cancelled share", "percent", _share("state = 'cancelled'"), is_rate=True),
+    Metric(
+        "cancelled_rate", "Cancelled share", "percent", _share(_one_if("state = 'cancelled'")), is_rate=True,
+    ),
     Metric(
         "fallback_rate", "Share with more than one attempt", "percent",
-        _share("json_array_length(attempts) > 1"), is_rate=True,
+        _share(_one_if(f"{NUM_ATTEMPTS} > 1")), is_rate=True,
     ),
 )  # fmt: skip
 _LABELS = {"latency": "Latency", "ttft": "Time to first token", "throughput": "Throughput"}
@@ -92,6 +101,7 @@ class Dimension:
     name: str
     label: str
     sql: str
+    is_number: bool = False
 
 
 _BUCKETS = (
@@ -108,35 +118,53 @@ DIMENSIONS: Mapping[str, Dimension] = {
         Dimension("api_key_id", "API key", "key_hash"),
         Dimension("origin", "Origin", "referer"),
         Dimension("app", "App", "coalesce(title, referer)"),
-        Dimension("external_user", "End user", "user"),
+        Dimension("external_user", "End user", '"user"'),
         Dimension("session_id", "Session", "session_id"),
         Dimension("finish_reason", "Finish reason", "finish_reason"),
-        Dimension("status", "Status", "status"),
+        Dimension("status", "Status", "status", is_number=True),
         Dimension("state", "Outcome", "state"),
         Dimension("api_type", "Kind of request", "kind"),
-        Dimension("streamed", "Streamed", "is_stream"),
+        Dimension("streamed", "Streamed", "is_stream", is_number=True),
         Dimension("context_length_bucket", "Prompt length", _BUCKETS),
         Dimension("generation_id", "Generation", "id"),
     )
 }
 
-# Name -> (SQL, whether it takes a list). neq counts rows that have no value, as a reader expects.
+# Name -> (SQLAlchemy's, whether it takes a list). neq counts rows that have no value, as a reader expects.
 OPERATORS: Mapping[str, tuple[str, bool]] = {
-    "eq": ("IS", False),
-    "neq": ("IS NOT", False),
-    "gt": (">", False),
-    "gte": (">=", False),
-    "lt": ("<", False),
-    "lte": ("<=", False),
-    "in": ("IN", True),
-    "not_in": ("NOT IN", True),
+    "eq": ("is_not_distinct_from", False),
+    "neq": ("is_distinct_from", False),
+    "gt": ("__gt__", False),
+    "gte": ("__ge__", False),
+    "lt": ("__lt__", False),
+    "lte": ("__le__", False),
+    "in": ("in_", True),
+    "not_in": ("not_in", True),
 }
 
 _SECOND = "CAST(started_at AS INTEGER), 'unixepoch'"
-GRANULARITIES: Mapping[str, str] = {
+_UTC = "to_timestamp(floor(started_at)) AT TIME ZONE 'UTC'"
+_SQLITE = {
     "minute": f"strftime('%Y-%m-%dT%H:%M:00Z', {_SECOND})",
     "hour": f"strftime('%Y-%m-%dT%H:00:00Z', {_SECOND})",
     "day": f"strftime('%Y-%m-%d', {_SECOND})",
     "week": f"strftime('%Y-%m-%d', {_SECOND}, 'weekday 0', '-6 days')",  # its Monday
     "month": f"strftime('%Y-%m-01', {_SECOND})",
+    NUM_ATTEMPTS: "json_array_length(attempts)",
 }
+_POSTGRESQL = {
+    "minute": f"""to_char({_UTC}, 'YYYY-MM-DD"T"HH24:MI:00"Z"')""",
+    "hour": f"""to_char({_UTC}, 'YYYY-MM-DD"T"HH24:00:00"Z"')""",
+    "day": f"to_char({_UTC}, 'YYYY-MM-DD')",
+    "week": f"to_char(date_trunc('week', {_UTC}), 'YYYY-MM-DD')",
+    "month": f"to_char({_UTC}, 'YYYY-MM-01')",
+    NUM_ATTEMPTS: "json_array_length(CAST(attempts AS json))",
+}
+BY_DIALECT: Mapping[str, Mapping[str, str]] = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
+GRANULARITIES = ("minute", "hour", "day", "week", "month")
+
+
+def in_dialect(sql: str, dialect: str) -> str:
+    """Fill in what the two databases say differently; a granularity's name stands for its SQL."""
+    terms = BY_DIALECT[dialect]
+    return terms.get(sql) or sql.replace(NUM_ATTEMPTS, terms[NUM_ATTEMPTS])

@@ -6,11 +6,12 @@ only, so that "is there room" and "take it" are one step. USD; times are wall cl
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ionrouter.errors import RequestError
+from ionrouter.store.database import Link
 from ionrouter.store.keys import ApiKey
 from ionrouter.store.periods import LimitReset, day_of, first_day
 
@@ -34,21 +35,23 @@ class Spending:
 
 @dataclass(slots=True)
 class SpendingBook:
-    """All keys'. Filled from the file once, kept by settling every request."""
+    """All keys'. Filled from the database once, kept by settling every request."""
 
     _keys: dict[str, Spending] = field(default_factory=dict)  # key hash -> spending
 
     @classmethod
-    def load(cls, connection: sqlite3.Connection) -> SpendingBook:
-        """Read what the file knows: one row a key and day."""
+    def load(cls, link: Link) -> SpendingBook:
+        """Read what the database knows: one row a key and day."""
         book = cls()
-        for key, day, cost, last_used_at in connection.execute(
-            "SELECT key_hash, day, cost, last_used_at FROM key_usage"
-        ):
-            spending = book.of(key)
+        book.take_over(link.rows("SELECT key_hash, day, cost, last_used_at FROM key_usage"))
+        return book
+
+    def take_over(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Replace the sums of keys and days by those of the database, which other servers write too."""
+        for key, day, cost, last_used_at in rows:
+            spending = self.of(key)
             spending.days[day] = cost
             spending.last_used_at = max(spending.last_used_at or 0.0, last_used_at)
-        return book
 
     def of(self, key: str | None) -> Spending:
         return self._keys.setdefault(key or NO_KEY, Spending())

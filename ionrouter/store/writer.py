@@ -1,25 +1,24 @@
 """The one thread that writes: a bounded queue, all that waits in one transaction. Knows no row's meaning.
 
-A file that cannot be written (full disk, somebody else's lock) stops nobody: what waits is kept and tried
-again, whoever awaits it is let go, and beyond `max_waiting` writes are refused and counted.
+A database that cannot be written (full disk, somebody else's lock, no network) stops nobody: what waits is
+kept and tried again, whoever awaits it is let go, and beyond `max_waiting` writes are refused and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from ionrouter.errors import ConfigError
 from ionrouter.store.checkpointer import Checkpointer
-from ionrouter.store.database import open_database
+from ionrouter.store.database import Database, Link, RowFault, Statement, StoreFault
+from ionrouter.store.sqlite_file import SqliteFile, SqliteLink
 
 _log = structlog.get_logger(__name__)
 
@@ -29,12 +28,6 @@ RETRY_S = 0.5
 LOCK_PATIENCE_S = 0.25  # somebody else's transaction: a backup, a person with a shell
 CLOSE_TIMEOUT_S = 5.0
 MAX_LOG_PAGES = 8000  # 32 MB: then the checkpointer has fallen behind, and the writer does its work
-# What is wrong with one row, not with the file. ValueError: text that is no Unicode.
-ROW_FAULTS = (
-    sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError, ValueError,
-)  # fmt: skip
-
-Statement = tuple[str, Sequence[Any]]
 Fault = Callable[[str, int], None]  # what went wrong (see metrics.py), how many
 
 
@@ -54,10 +47,9 @@ class Write:
 class Writer:
     """`put` and `close` from the event loop's thread; everything else happens in the writer's own."""
 
-    path: Path
+    database: Database
     fault: Fault = lambda _what, _count: None
     max_waiting: int = MAX_WAITING
-    survives_power_loss: bool = False
     is_well: bool = True  # whether the last commit worked
     num_waiting: int = 0
     _waiting: deque[Write] = field(default_factory=deque)
@@ -88,6 +80,10 @@ class Writer:
         if write is not None and self._nudge is None and self._loop is not None:
             self._nudge = self._loop.call_later(LAZY_S, self._wake_lazily)
         return write
+
+    def hurry(self) -> None:
+        """Let what was put lazily be written now; nobody waits for it."""
+        self._wake.set()
 
     def _queue(self, statements: Sequence[Statement]) -> Write | None:
         if self.num_waiting >= self.max_waiting or self._is_closing or self._loop is None:
@@ -121,70 +117,67 @@ class Writer:
     # In the writer's thread.
 
     def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
-        checkpointer = Checkpointer(self.path, lambda: self._tell("checkpoint_failed", 1))
-        checkpointer.start()
+        link: Link | None = None
+        checkpointer = self._checkpointer()
         while True:
             self._wake.wait(None if self.is_well else RETRY_S)
             self._wake.clear()
             is_last = self._is_closing
             batch = list(self._waiting)
             try:
-                connection = connection or self._open()
-                self._commit(connection, batch)
-                checkpointer.note(len(batch))
-            except (sqlite3.Error, ConfigError) as error:
+                link = link or self._open()
+                self._commit(link, batch)
+                if checkpointer is not None:
+                    checkpointer.note(len(batch))
+            except (StoreFault, ConfigError) as error:
                 self._fail(error, batch)
+                if link is not None and link.is_broken:
+                    link = None
             if is_last:
                 break
-        checkpointer.close()
-        if connection is not None:
-            connection.close()
+        if checkpointer is not None:
+            checkpointer.close()
+        if link is not None:
+            link.close()
 
-    def _open(self) -> sqlite3.Connection:
-        connection = open_database(
-            self.path, busy_timeout_s=LOCK_PATIENCE_S, survives_power_loss=self.survives_power_loss
-        )
-        connection.execute(f"PRAGMA wal_autocheckpoint={MAX_LOG_PAGES}")
-        return connection
+    def _checkpointer(self) -> Checkpointer | None:
+        if not isinstance(self.database, SqliteFile):
+            return None
+        checkpointer = Checkpointer(self.database.path, lambda: self._tell("checkpoint_failed", 1))
+        checkpointer.start()
+        return checkpointer
 
-    def _commit(self, connection: sqlite3.Connection, batch: list[Write]) -> None:
+    def _open(self) -> Link:
+        link = self.database.open(patience_s=LOCK_PATIENCE_S)
+        if isinstance(link, SqliteLink):
+            link.rows(f"PRAGMA wal_autocheckpoint={MAX_LOG_PAGES}")
+        return link
+
+    def _commit(self, link: Link, batch: list[Write]) -> None:
         if not batch:
             return
         try:
-            self._transact(connection, batch)
-        except ROW_FAULTS:
+            link.transact([statement for write in batch for statement in write.statements])
+        except RowFault:
             for write in batch:  # one of them is at fault: find it, keep the others
-                self._commit_alone(connection, write)
+                self._commit_alone(link, write)
         for _ in batch:
             self._waiting.popleft()
         self._release(batch, len(batch))
         if not self.is_well:
             self.is_well = True
-            _log.info("store_recovered", path=str(self.path))
+            _log.info("store_recovered", path=self.database.name)
 
-    def _commit_alone(self, connection: sqlite3.Connection, write: Write) -> None:
+    def _commit_alone(self, link: Link, write: Write) -> None:
         try:
-            self._transact(connection, [write])
-        except ROW_FAULTS as error:
+            link.transact(write.statements)
+        except RowFault as error:
             _log.error("store_row_refused", error=str(error))
             self._tell("dropped", 1)
 
-    def _transact(self, connection: sqlite3.Connection, batch: list[Write]) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for write in batch:
-                for statement, values in write.statements:
-                    connection.execute(statement, values)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
     def _fail(self, error: Exception, batch: list[Write]) -> None:
         if self.is_well:
-            _log.error("store_failed", path=str(self.path), error=str(error))  # once, not once a request
+            _log.error("store_failed", path=self.database.name, error=str(error))  # once, not once a request
         self.is_well = False
         self._tell("write_failed", 1)
         self._release(batch, 0)

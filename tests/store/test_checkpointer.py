@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from ionrouter.store.checkpointer import EVERY_WRITES, Checkpointer
-from ionrouter.store.database import open_database
+from ionrouter.store.sqlite_file import open_database
 
 GUARD_S = 60.0
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from ionrouter.errors import ConfigError, RequestError
-from ionrouter.store.database import MIGRATIONS, open_database
 from ionrouter.store.keys import KEY_PATTERN, KeyStore, ensure_management_key, hash_of
+from ionrouter.store.schema import HEAD
+from ionrouter.store.sqlite_file import SqliteFile, open_database
+from tests.support.databases import Place, PostgresPlace
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_key_is_shown_once_and_kept_as_a_digest(path: Path) -> None:
-    store = KeyStore.open(path)
+    store = KeyStore.open(SqliteFile(path))
     plain, key = store.create("laptop", "inference", 1.0)
     assert KEY_PATTERN.fullmatch(plain)
     assert key.hash == hash_of(plain)
@@ -30,8 +32,8 @@ def test_a_key_is_shown_once_and_kept_as_a_digest(path: Path) -> None:
     assert plain[9:].encode() not in b"".join(p.read_bytes() for p in path.parent.iterdir())
 
 
-def test_a_presented_key_is_found_and_a_wrong_one_is_not(path: Path) -> None:
-    store = KeyStore.open(path)
+def test_a_presented_key_is_found_and_a_wrong_one_is_not(place: Place) -> None:
+    store = KeyStore.open(place.database)
     plain, key = store.create("a", "inference", 1.0)
     assert store.find(plain) == key
     assert store.find(plain[:-1] + ("0" if plain[-1] != "0" else "1")) is None
@@ -40,7 +42,7 @@ def test_a_presented_key_is_found_and_a_wrong_one_is_not(path: Path) -> None:
 
 
 def test_looking_up_a_wrong_key_writes_nothing(path: Path) -> None:
-    store = KeyStore.open(path)
+    store = KeyStore.open(SqliteFile(path))
     store.create("a", "inference", 1.0)
     wal = path.with_name(path.name + "-wal")
     before = (path.read_bytes(), wal.read_bytes())
@@ -49,13 +51,15 @@ def test_looking_up_a_wrong_key_writes_nothing(path: Path) -> None:
     assert (path.read_bytes(), wal.read_bytes()) == before
 
 
-def test_a_change_by_another_process_counts_at_the_next_look_up(path: Path) -> None:
-    store = KeyStore.open(path)
+def test_a_change_by_another_process_counts_at_the_next_look_up(place: Place) -> None:
+    store = KeyStore.open(place.database)
     plain, key = store.create("a", "inference", 1.0)
     assert store.find(plain) is not None
+    url = place.url if isinstance(place, PostgresPlace) else f"sqlite:///{place.database.name}"
     code = (
         "from pathlib import Path; from ionrouter.store.keys import KeyStore; "
-        f"KeyStore.open(Path({str(path)!r})).set_disabled({key.hash!r}, True)"
+        "from ionrouter.store.place import database_of; "
+        f"KeyStore.open(database_of({url!r}, Path())).set_disabled({key.hash!r}, True)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     found = store.find(plain)
@@ -63,8 +67,8 @@ def test_a_change_by_another_process_counts_at_the_next_look_up(path: Path) -> N
     assert found.is_disabled
 
 
-def test_keys_are_named_by_hash_prefix_or_name(path: Path) -> None:
-    store = KeyStore.open(path)
+def test_keys_are_named_by_hash_prefix_or_name(place: Place) -> None:
+    store = KeyStore.open(place.database)
     _, key = store.create("laptop", "inference", 1.0)
     assert store.resolve("laptop") == store.resolve(key.hash[:6]) == key
     with pytest.raises(RequestError, match="no key 'desk'"):
@@ -74,8 +78,8 @@ def test_keys_are_named_by_hash_prefix_or_name(path: Path) -> None:
         store.resolve("laptop")
 
 
-def test_disabling_and_deleting(path: Path) -> None:
-    store = KeyStore.open(path)
+def test_disabling_and_deleting(place: Place) -> None:
+    store = KeyStore.open(place.database)
     plain, key = store.create("a", "inference", 1.0)
     assert store.set_disabled("a", True).is_disabled
     assert not store.has_enabled("inference")
@@ -87,7 +91,7 @@ def test_disabling_and_deleting(path: Path) -> None:
 
 
 def test_the_first_start_leaves_a_management_key_only_its_owner_can_read(path: Path) -> None:
-    store = KeyStore.open(path)
+    store = KeyStore.open(SqliteFile(path))
     file = path.with_name("management.key")
     assert ensure_management_key(store, file, 1.0)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -101,21 +105,21 @@ def test_the_first_start_leaves_a_management_key_only_its_owner_can_read(path: P
 
 def test_a_management_key_of_a_lost_database_is_replaced(path: Path) -> None:
     file = path.with_name("management.key")
-    store = KeyStore.open(path)
+    store = KeyStore.open(SqliteFile(path))
     ensure_management_key(store, file, 1.0)
     store.close()
     for leftover in path.parent.glob("ionrouter.db*"):
         leftover.unlink()
-    store = KeyStore.open(path)
+    store = KeyStore.open(SqliteFile(path))
     assert ensure_management_key(store, file, 2.0)
     assert store.find(file.read_text().strip()) is not None
 
 
-def test_keys_survive_a_restart(path: Path) -> None:
-    store = KeyStore.open(path)
+def test_keys_survive_a_restart(place: Place) -> None:
+    store = KeyStore.open(place.database)
     plain, key = store.create("a", "inference", 1.0)
     store.close()
-    assert KeyStore.open(path).find(plain) == key
+    assert KeyStore.open(place.database).find(plain) == key
 
 
 def test_an_unreadable_file_is_a_clear_error(path: Path) -> None:
@@ -128,14 +132,14 @@ def test_an_unreadable_file_is_a_clear_error(path: Path) -> None:
 def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
     open_database(path).close()
     raw = sqlite3.connect(path)
-    raw.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    raw.execute(f"PRAGMA user_version={int(HEAD) + 1}")
     raw.close()
     with pytest.raises(ConfigError, match="newer version"):
         open_database(path)
 
 
 def test_generations_that_are_written_do_not_make_keys_be_read_again(path: Path) -> None:
-    store = KeyStore.open(path)
+    store = KeyStore.open(SqliteFile(path))
     plain, key = store.create("a", "inference", 1.0)
     assert store.find(plain) == key
     before = store.by_hash(key.hash)
@@ -148,8 +152,8 @@ def test_generations_that_are_written_do_not_make_keys_be_read_again(path: Path)
     other.close()
 
 
-def test_a_limit_is_kept_changed_and_taken_away(path: Path) -> None:
-    store = KeyStore.open(path)
+def test_a_limit_is_kept_changed_and_taken_away(place: Place) -> None:
+    store = KeyStore.open(place.database)
     plain, key = store.create(
         "a", "inference", 1.0, limit=5.0, limit_reset="monthly", expires_at=9.0, creator_user_id="u"
     )
@@ -160,17 +164,3 @@ def test_a_limit_is_kept_changed_and_taken_away(path: Path) -> None:
     changed = store.update(key.hash, {"limit": None, "disabled": True}, 3.0)
     assert (changed.limit, changed.is_disabled, changed.updated_at) == (None, True, 3.0)
     assert (changed.limit_reset, changed.name) == ("monthly", "a")
-
-
-def test_a_file_of_the_first_version_keeps_its_keys(path: Path) -> None:
-    path.parent.mkdir()
-    old = sqlite3.connect(path, isolation_level=None)
-    old.executescript(MIGRATIONS[0])
-    old.execute("PRAGMA user_version=1")
-    digest = hash_of("sk-or-v1-" + "0" * 64)
-    old.execute("INSERT INTO api_key VALUES (?, 'old', 'label', 'inference', 0, 1.0)", (digest,))
-    old.close()
-    store = KeyStore.open(path)
-    key = store.by_hash(digest)
-    assert key is not None
-    assert (key.name, key.limit, key.includes_byok, key.expires_at) == ("old", None, False, None)

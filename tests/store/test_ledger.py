@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from ionrouter.schema.events import ChoiceDelta, Chunk, RequestRecord
 from ionrouter.schema.request import Client
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.store import ledger as ledgers
-from ionrouter.store.database import open_database
 from ionrouter.store.ledger import Ledger
 from ionrouter.store.reader import Reader
 from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Writer
+from tests.support.databases import Place
 from tests.support.routes import request
 
 RECORD = RequestRecord(
@@ -33,16 +32,16 @@ RECORD = RequestRecord(
 )
 
 
-def opened(folder: Path, *, keeps_words: bool = False) -> Ledger:
-    path = folder / "state" / "ionrouter.db"
-    open_database(path).close()
-    ledger = Ledger(SpendingBook(), Writer(path), Reader(path), keeps_words)
+def opened(place: Place, *, keeps_words: bool = False) -> Ledger:
+    database = place.database
+    database.open().close()
+    ledger = Ledger(SpendingBook(), Writer(database), Reader(database), keeps_words)
     ledger.start()
     return ledger
 
 
-async def test_a_request_is_found_at_every_moment_of_its_life(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
+async def test_a_request_is_found_at_every_moment_of_its_life(place: Place) -> None:
+    ledger = opened(place)
     ledger.begin(request(key_id="k"), 100.0)
     running = await ledger.find("gen-1-x")
     assert running is not None
@@ -58,8 +57,8 @@ async def test_a_request_is_found_at_every_moment_of_its_life(tmp_path: Path) ->
     await ledger.close()
 
 
-async def test_memory_is_bounded_and_the_file_is_not(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
+async def test_memory_is_bounded_and_the_file_is_not(place: Place) -> None:
+    ledger = opened(place)
     for number in range(ledgers.MAX_RECENT + 10):
         ledger.end(replace(RECORD, id=f"gen-{number}"), Client())
     assert len(ledger._recent) == ledgers.MAX_RECENT
@@ -69,7 +68,7 @@ async def test_memory_is_bounded_and_the_file_is_not(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_without_a_file_memory_answers(tmp_path: Path) -> None:
+async def test_without_a_file_memory_answers() -> None:
     ledger = Ledger(SpendingBook())
     ledger.start()
     ledger.begin(request(), 100.0)
@@ -83,8 +82,8 @@ async def test_without_a_file_memory_answers(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_words_of_every_choice_are_kept_where_wanted(tmp_path: Path) -> None:
-    ledger = opened(tmp_path, keeps_words=True)
+async def test_words_of_every_choice_are_kept_where_wanted(place: Place) -> None:
+    ledger = opened(place, keeps_words=True)
     ledger.begin(request(), 100.0)
     for index, text in ((0, "one"), (1, "uno"), (0, " two"), (1, " dos")):
         ledger.hear("gen-1-x", Chunk((ChoiceDelta(index, {"content": text}),)))
@@ -98,17 +97,14 @@ async def test_words_of_every_choice_are_kept_where_wanted(tmp_path: Path) -> No
     await ledger.close()
 
 
-async def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
-    ledger = opened(tmp_path)
+async def test_what_is_old_is_forgotten(place: Place) -> None:
+    ledger = opened(place)
     ledger.end(RECORD, Client())
     await ledger.committed("gen-1-x")
     assert ledger.writer is not None
-    assert ledger.reader is not None
     done = ledger.writer.put([(statement, (101.0,)) for statement in ledgers.generation.FORGET])
     assert done is not None
     await done
-    assert await ledger.reader.run(lambda db: db.execute("SELECT count(*) FROM generation").fetchone()) == (
-        0,
-    )
+    assert place.ask("SELECT count(*) FROM generation") == [(0,)]
     assert ledger.spending.total() == 0.75  # sums stay
     await ledger.close()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime
 import math
-import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import Connection, text
 
-from ionrouter.store.database import migrate
-from ionrouter.store.generation import COLUMNS, INSERT, Generation
+from ionrouter.errors import RequestError
+from ionrouter.store.generation import Generation, insert
 from ionrouter.store.periods import DAY_S, date_of, day_of
-from ionrouter.store.report import Filter, Question, activity, answer, last_days
+from ionrouter.store.question import Filter, Question, last_days
+from ionrouter.store.reader import engine_over
+from ionrouter.store.report import activity, answer
 from ionrouter.store.report_terms import DIMENSIONS, GRANULARITIES, METRICS, QUANTITIES
+from tests.support.databases import Place
 
 START = 1_795_000_000.0
 END = START + 40 * DAY_S
@@ -53,11 +56,22 @@ def generations() -> st.SearchStrategy[Generation]:
     )
 
 
-def filled(rows: Rows) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(connection)
-    connection.executemany(INSERT, [[getattr(row, name) for name in COLUMNS] for row in rows])
-    return connection
+Filled = Callable[[Rows], Connection]
+
+
+@pytest.fixture
+def filled(place: Place) -> Iterator[Filled]:
+    """A function that makes these rows the only ones and returns a connection to ask."""
+    link, driver = place.database.open(), place.database.open_to_read(60.0)
+    with engine_over(place.database, driver).connect() as connection:
+
+        def fill(rows: Rows) -> Connection:
+            link.transact([("DELETE FROM generation", ()), *(insert(row) for row in rows)])
+            return cast(Connection, connection)
+
+        yield fill
+    link.close()
+    driver.close()
 
 
 # What each name means, said a second time.
@@ -160,13 +174,19 @@ def assert_same(found: Any, wanted: Any, name: str) -> None:
         assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12), name
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(
     rows=st.lists(generations(), max_size=60, unique_by=lambda g: g.id),
     dimensions=st.lists(st.sampled_from(sorted(DIMENSIONS)), max_size=2, unique=True),
     granularity=st.none() | st.sampled_from(sorted(GRANULARITIES)),
 )
-def test_every_metric_equals_a_recount(rows: Rows, dimensions: list[str], granularity: str | None) -> None:
+def test_every_metric_equals_a_recount(
+    filled: Filled, rows: Rows, dimensions: list[str], granularity: str | None
+) -> None:
     question = Question(list(METRICS), START, END, dimensions, granularity=granularity, limit=10_000)
     connection = filled(rows)
     report = answer(question, connection)
@@ -196,7 +216,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(generations(), max_size=40, unique_by=lambda g: g.id),
     operator=st.sampled_from(sorted(OPERATIONS)),
@@ -204,7 +224,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], bool]] = {
     includes_unset=st.booleans(),
 )
 def test_a_filter_keeps_what_a_recount_keeps(
-    rows: Rows, operator: str, field: str, includes_unset: bool
+    filled: Filled, rows: Rows, operator: str, field: str, includes_unset: bool
 ) -> None:
     wanted: Any = 429 if field == "status" else "p/a"
     takes_list = operator in ("in", "not_in")
@@ -232,7 +252,7 @@ def _row(name: str, **changes: Any) -> Generation:
     return Generation(id=name, **{**base, **changes})
 
 
-def test_rows_come_as_ordered_and_limits_say_that_they_cut() -> None:
+def test_rows_come_as_ordered_and_limits_say_that_they_cut(filled: Filled) -> None:
     rows = [
         _row(f"{endpoint}-{day}-{i}", endpoint=endpoint, started_at=START + day * DAY_S)
         for endpoint, count in (("a", 1), ("b", 3), ("c", 2))
@@ -254,7 +274,7 @@ def test_rows_come_as_ordered_and_limits_say_that_they_cut() -> None:
     assert [r["endpoint"] for r in answer(cheapest, connection).rows] == ["a", "c", "b"]
 
 
-def test_activity_adds_up_whole_days_by_endpoint() -> None:
+def test_activity_adds_up_whole_days_by_endpoint(filled: Filled) -> None:
     today = day_of(START)
     rows = [
         _row("a", started_at=(today - 1) * DAY_S, cost=0.5, prompt_tokens=3, cached_tokens=1),
@@ -278,7 +298,31 @@ def test_activity_adds_up_whole_days_by_endpoint() -> None:
     only = activity(connection, (today - 30, today), key_hash="k2")
     assert [r["date"] for r in only] == [min(days)]
     assert activity(connection, (today - 30, today), user_id="nobody") == []
-    plan = connection.execute(
-        "EXPLAIN QUERY PLAN SELECT sum(cost) FROM generation WHERE started_at >= 1 AND started_at < 2"
-    ).fetchall()
-    assert "generation_started" in plan[0][3]  # a range of an index, not the table
+
+
+def test_a_stretch_of_time_is_a_range_of_an_index(filled: Filled) -> None:
+    connection = filled([_row(f"r{i}", started_at=START + i) for i in range(2000)])
+    is_sqlite = connection.dialect.name == "sqlite"
+    if not is_sqlite:
+        connection.execute(text("SET default_transaction_read_only = off"))
+        connection.execute(text("ANALYZE generation"))
+    explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
+    sql = f"SELECT sum(cost) FROM generation WHERE started_at >= {START} AND started_at < {START + 9}"
+    plan = connection.execute(text(f"{explain} {sql}")).fetchall()
+    assert "generation_started" in str(plan)
+
+
+def test_a_filter_takes_values_of_any_type_without_a_fault(filled: Filled) -> None:
+    """PostgreSQL compares no text with numbers; what cannot be one is the asker's mistake."""
+    connection = filled([_row("a", session_id="7"), _row("b", status=429)])
+
+    def count(field: str, operator: str, value: Any) -> int:
+        question = Question(["request_count"], START, END, filters=[Filter(field, operator, value)])
+        return sum(row["request_count"] for row in answer(question, connection).rows)
+
+    assert count("session_id", "eq", 7) == 1
+    assert count("status", "eq", "429") == count("status", "in", [429.0, 1e30]) == 1
+    assert count("streamed", "eq", True) == 2
+    assert count("status", "neq", None) == 2
+    with pytest.raises(RequestError, match="status is a number, got 'many'"):
+        count("status", "gte", "many")

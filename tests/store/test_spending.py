@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ionrouter.errors import RequestError
-from ionrouter.store.database import migrate
 from ionrouter.store.generation import Generation, add_usage
 from ionrouter.store.keys import ApiKey
 from ionrouter.store.periods import DAY_S, LimitReset, first_day, iso, resets_at
 from ionrouter.store.spending import SpendingBook, usd
+from ionrouter.store.sqlite_file import SqliteLink, prepare
 
 KEY = ApiKey("k", "name", "label", "inference", False, 0.0, limit=1.0)
 MOMENTS = st.floats(0, 4e9, allow_nan=False)
@@ -96,13 +96,13 @@ def test_whatever_comes_the_limit_holds(limit: float, amounts: list[tuple[float,
 @given(st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.floats(0, 5), MOMENTS), max_size=30))
 def test_the_file_adds_up_to_what_memory_does(spent: list[tuple[str | None, float, float]]) -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(connection)
+    prepare(connection)
     book = SpendingBook()
     for number, (key, cost, moment) in enumerate(spent):
         book.settle(key, f"r{number}", cost, moment)
         row = Generation("g", "finished", key, "chat", "m", False, moment, cost=cost)
         connection.execute(*add_usage(row))
-    loaded = SpendingBook.load(connection)
+    loaded = SpendingBook.load(SqliteLink(connection))
     for key in (None, "a", "b"):
         mine, stored = book.of(key), loaded.of(key)
         assert stored.days == pytest.approx(mine.days)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from ionrouter.store.database import open_database
 from ionrouter.store.writer import Writer
+from tests.support.databases import Place
 
 ADD = "INSERT INTO key_usage VALUES (?, 1, 0.5, 1, 2.0)"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    file = tmp_path / "state" / "ionrouter.db"
-    open_database(file).close()
-    return file
+@pytest.fixture(autouse=True)
+def _made(place: Place) -> None:
+    place.database.open().close()
 
 
 class Faults(Counter[str]):
@@ -28,112 +23,107 @@ class Faults(Counter[str]):
         self[what] += count
 
 
-def names(path: Path) -> list[str]:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return [name for (name,) in connection.execute("SELECT key_hash FROM key_usage ORDER BY key_hash")]
+def names(place: Place) -> list[str]:
+    return [name for (name,) in place.ask("SELECT key_hash FROM key_usage ORDER BY key_hash")]
 
 
-async def test_what_was_awaited_is_in_the_file(path: Path) -> None:
-    writer = Writer(path)
+async def test_what_was_awaited_is_in_the_file(place: Place) -> None:
+    writer = Writer(place.database)
     writer.start()
     done = writer.put([(ADD, ("a",))])
     assert done is not None
     await done
-    assert names(path) == ["a"]
+    assert names(place) == ["a"]
     await writer.close()
 
 
-async def test_lazy_writes_go_with_the_next_awaited_one(path: Path) -> None:
-    writer = Writer(path)
+async def test_lazy_writes_go_with_the_next_awaited_one(place: Place) -> None:
+    writer = Writer(place.database)
     writer.start()
     writer.put_lazily([(ADD, ("a",))])
     done = writer.put([(ADD, ("b",))])
     assert done is not None
     await done
-    assert names(path) == ["a", "b"]
+    assert names(place) == ["a", "b"]
     await writer.close()
 
 
-async def test_a_lazy_write_alone_is_written_too(path: Path) -> None:
-    writer = Writer(path)
+async def test_a_lazy_write_alone_is_written_too(place: Place) -> None:
+    writer = Writer(place.database)
     writer.start()
     writer.put_lazily([(ADD, ("a",))])
-    while not names(path):  # noqa: ASYNC110 - another thread writes
+    while not names(place):  # noqa: ASYNC110 - another thread writes
         await asyncio.sleep(0.01)
     await writer.close()
 
 
-async def test_a_bad_row_is_dropped_and_its_neighbours_are_kept(path: Path) -> None:
+async def test_a_bad_row_is_dropped_and_its_neighbours_are_kept(place: Place) -> None:
     faults = Faults()
-    writer = Writer(path, faults)
+    writer = Writer(place.database, faults)
     writer.start()
     futures = [
         writer.put([(ADD, (name,))])
         for name in ("a", None, "\ud800", "b")  # NOT NULL; no Unicode
     ]
     await asyncio.gather(*[f for f in futures if f is not None])
-    assert names(path) == ["a", "b"]
+    assert names(place) == ["a", "b"]
     assert faults == {"dropped": 2}
     assert writer.is_well
     await writer.close()
 
 
-async def test_statements_of_one_write_are_kept_together_or_not_at_all(path: Path) -> None:
-    writer = Writer(path)
+async def test_statements_of_one_write_are_kept_together_or_not_at_all(place: Place) -> None:
+    writer = Writer(place.database)
     writer.start()
     done = writer.put([(ADD, ("a",)), (ADD, (None,))])
     assert done is not None
     await done
-    assert names(path) == []
+    assert names(place) == []
     await writer.close()
 
 
-async def test_a_lock_lets_waiters_go_and_loses_nothing(path: Path) -> None:
+async def test_a_lock_lets_waiters_go_and_loses_nothing(place: Place) -> None:
     faults = Faults()
-    writer = Writer(path, faults)
+    writer = Writer(place.database, faults)
     writer.start()
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with place.locked():
         done = writer.put([(ADD, ("a",))])
         assert done is not None
         await done  # let go, though nothing is written
         assert not writer.is_well
         assert not writer.accepts
         assert writer.put([(ADD, ("b",))]) is None  # nobody waits for a sick file
-        other.execute("ROLLBACK")
     while not writer.is_well:  # noqa: ASYNC110 - another thread writes
         await asyncio.sleep(0.01)
     await writer.close()
-    assert names(path) == ["a", "b"]
+    assert names(place) == ["a", "b"]
     assert faults["write_failed"] >= 1
 
 
-async def test_a_full_queue_refuses_and_counts(path: Path) -> None:
+async def test_a_full_queue_refuses_and_counts(place: Place) -> None:
     faults = Faults()
-    writer = Writer(path, faults, max_waiting=2)
+    writer = Writer(place.database, faults, max_waiting=2)
     writer.start()
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with place.locked():
         for name in "abcd":
             writer.put_lazily([(ADD, (name,))])
         assert not writer.accepts
         assert faults["refused"] == 2
-        other.execute("ROLLBACK")
     await writer.close()
-    assert names(path) == ["a", "b"]
+    assert names(place) == ["a", "b"]
 
 
-async def test_closing_writes_what_waits(path: Path) -> None:
-    writer = Writer(path)
+async def test_closing_writes_what_waits(place: Place) -> None:
+    writer = Writer(place.database)
     writer.start()
     for number in range(200):
         writer.put_lazily([(ADD, (f"{number:03}",))])
     await writer.close()
-    assert len(names(path)) == 200
+    assert len(names(place)) == 200
 
 
-async def test_a_future_that_was_cancelled_hurts_nobody(path: Path) -> None:
-    writer = Writer(path)
+async def test_a_future_that_was_cancelled_hurts_nobody(place: Place) -> None:
+    writer = Writer(place.database)
     writer.start()
     first = writer.put([(ADD, ("a",))])
     second = writer.put([(ADD, ("b",))])
@@ -141,12 +131,12 @@ async def test_a_future_that_was_cancelled_hurts_nobody(path: Path) -> None:
     assert second is not None
     first.cancel()
     await second
-    assert names(path) == ["a", "b"]
+    assert names(place) == ["a", "b"]
     await writer.close()
 
 
-async def test_a_withdrawn_write_is_left_out(path: Path) -> None:
-    writer = Writer(path)
+async def test_a_withdrawn_write_is_left_out(place: Place) -> None:
+    writer = Writer(place.database)
     writer.start()
     lazy = writer.put_lazily([(ADD, ("a",))])
     assert lazy is not None
@@ -154,5 +144,5 @@ async def test_a_withdrawn_write_is_left_out(path: Path) -> None:
     done = writer.put([(ADD, ("b",))])
     assert done is not None
     await done
-    assert names(path) == ["b"]
+    assert names(place) == ["b"]
     await writer.close()

@@ -25,6 +25,7 @@ from ionrouter.schema.usage import Cost, Usage
 from ionrouter.settings import Settings
 from ionrouter.stats.book import StatsBook
 from ionrouter.store.keys import KeyStore
+from ionrouter.store.sqlite_file import SqliteFile
 
 Answer = Callable[[InferenceRequest], AsyncGenerator[Event, None]]
 USAGE = Usage(prompt_tokens=7, completion_tokens=2)
@@ -165,7 +166,7 @@ async def edge_server(
         readiness=Readiness(Phase.READY),
         reload=reload,
         asks_for_keys=asks_for_keys,
-        keys=KeyStore.open(chosen.database_path),
+        keys=KeyStore.open(SqliteFile(chosen.database_path)),
     )
     runner = EnvelopeRunner(make_application(edge))
     await runner.setup()

@@ -1,0 +1,66 @@
+"""What this server is called in the store, so that after a crash it knows which requests were its own.
+
+A name lasts as long as the state folder: a random one and a slot, of which every running server locks one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ionrouter.store.database import write_private
+
+MAX_SLOTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """`dead`: names of this folder that no living server has, its own included; requests of theirs ended."""
+
+    name: str
+    dead: Sequence[str]
+    lock: int | None = None  # a file descriptor, for the life of the process
+
+    def close(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+
+
+def claim(folder: Path) -> Instance:
+    """Take the first free slot of a state folder; raises OSError where the folder cannot be written."""
+    root = _root(folder)
+    used = [slot for slot in range(MAX_SLOTS) if (folder / f"instance.{slot}").exists()]
+    unused = next(slot for slot in range(MAX_SLOTS + 1) if slot not in used)
+    locks = _locks(folder, used) or _locks(folder, [unused])
+    if not locks:
+        raise OSError(f"{folder}: another server took the slot {unused} just now")
+    mine = min(locks)
+    for slot, lock in locks.items():
+        if slot != mine:
+            os.close(lock)
+    return Instance(f"{root}-{mine}", [f"{root}-{slot}" for slot in locks], locks[mine])
+
+
+def _locks(folder: Path, slots: Sequence[int]) -> dict[int, int]:
+    return {slot: lock for slot in slots if (lock := _lock(folder, slot)) is not None}
+
+
+def _lock(folder: Path, slot: int) -> int | None:
+    descriptor = os.open(folder / f"instance.{slot}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _root(folder: Path) -> str:
+    path = folder / "instance"
+    if not path.exists():
+        write_private(path, secrets.token_hex(8) + "\n")
+    return path.read_text().strip()

@@ -1,0 +1,1 @@
+"""One file a revision. Never change one that was released; append."""

@@ -1,0 +1,110 @@
+"""Limits of keys that several servers spend from: what is reserved is a row that all of them see.
+
+The key's row is locked while one server asks whether there is room and takes it, so that is one step for all.
+A reservation ends with its request, in the transaction that books its cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ionrouter.errors import ConfigError, RequestError
+from ionrouter.store.database import Database, Link, StoreFault
+from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row, insert_new
+from ionrouter.store.keys import ApiKey
+from ionrouter.store.periods import first_day
+from ionrouter.store.spending import ROUNDING, over_limit
+
+Result = TypeVar("Result")
+NUM_THREADS = 4
+LOCK_KEY = "SELECT spend_limit, limit_reset FROM api_key WHERE hash = ? FOR UPDATE"
+SUMS = """
+    SELECT (SELECT coalesce(sum(cost), 0) FROM key_usage WHERE key_hash = ? AND day >= ?),
+        (SELECT coalesce(sum(reserved), 0) FROM generation WHERE key_hash = ? AND state = 'started')
+"""
+USAGE = "SELECT key_hash, day, cost, last_used_at FROM key_usage WHERE day >= ?"
+
+
+class SharedLimits:
+    """Each question is a short transaction in a thread of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._threads = ThreadPoolExecutor(NUM_THREADS, "store-limits")
+        self._local = threading.local()
+        self._links: list[Link] = []
+
+    async def reserve(self, key: ApiKey, begun: Generation, now: float) -> None:
+        """Write down a request with what it may cost at worst, if its key has room for it.
+
+        Raises RequestError 402 where there is no room, 503 where the database does not say.
+        """
+        try:
+            await self._run(lambda link: _reserve(link, key, begun, now))
+        except StoreFault as error:
+            raise cannot_book(str(error)) from error
+
+    async def usage_since(self, day: int) -> Sequence[tuple[Any, ...]]:
+        """Rows of (key, day, USD, last use) from that day on; raises StoreFault."""
+        return await self._run(lambda link: link.rows(USAGE, (day,)))
+
+    async def running_before(self, moment: float) -> Sequence[Generation]:
+        """Requests that nobody ended and that began before; raises StoreFault."""
+        sql = f"{SELECT_RUNNING} AND started_at < ?"
+        return [from_row(row) for row in await self._run(lambda link: link.rows(sql, (moment,)))]
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for link in self._links:
+            link.close()
+
+    async def _run(self, ask: Callable[[Link], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
+
+    def _ask(self, ask: Callable[[Link], Result]) -> Result:
+        link = getattr(self._local, "link", None)
+        try:
+            if link is not None and not link.is_broken:
+                try:
+                    return ask(link)
+                except StoreFault:
+                    if not link.is_broken:
+                        raise  # else it went away while nobody asked: once more, anew
+            return ask(self._opened(link))
+        except ConfigError as error:
+            raise StoreFault(str(error)) from error
+
+    def _opened(self, old: Link | None) -> Link:
+        if old is not None:
+            self._links.remove(old)
+            self._local.link = None
+        link = self._database.open()
+        self._local.link = link
+        self._links.append(link)
+        return link
+
+
+def _reserve(link: Link, key: ApiKey, begun: Generation, now: float) -> None:
+    with link.transaction():
+        for limit, reset in link.rows(LOCK_KEY, (key.hash,)):
+            key = replace(key, limit=limit, limit_reset=reset)  # as it is now, whoever changed it
+        ((spent, held),) = link.rows(SUMS, (key.hash, first_day(key.limit_reset, now), key.hash))
+        if key.limit is not None and spent + held + begun.reserved > key.limit + ROUNDING:
+            raise over_limit(key, begun.reserved, spent, held)
+        link.rows(*insert_new(begun))
+
+
+def cannot_book(reason: str | None = None) -> RequestError:
+    """What a key with a limit is told while its spending cannot be written down."""
+    why = f" ({reason})" if reason else ""
+    return RequestError(
+        f"this key has a limit, and what it spends cannot be written down now{why}; try again",
+        status=503,
+        error_type="provider_overloaded",
+        headers={"Retry-After": "1"},
+    )

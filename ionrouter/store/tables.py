@@ -1,0 +1,100 @@
+"""Every table, once, for SQLite and PostgreSQL alike. Imports SQLAlchemy: reports and migrations load it.
+
+Truth values are 0 and 1 and moments are seconds since the epoch in both, so that a row is the same tuple
+whichever database it goes to. After a change here: a revision in migrations/versions, then
+`python -m ionrouter.store.snapshot`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import REAL, CheckConstraint, Column, Double, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy.types import TypeEngine
+
+metadata = MetaData()
+FLOAT: TypeEngine[Any] = Double().with_variant(REAL(), "sqlite")  # 8 bytes; STRICT knows no DOUBLE
+
+
+def _table(name: str, *parts: Any, has_rowid: bool = True) -> Table:
+    return Table(name, metadata, *parts, sqlite_strict=True, sqlite_with_rowid=has_rowid)
+
+
+def _zero(name: str, kind: Any = Integer) -> Column[Any]:
+    return Column(name, kind, nullable=False, server_default=text("0"))
+
+
+api_key = _table(
+    "api_key",
+    Column("hash", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("kind", Text, CheckConstraint("kind IN ('inference', 'management')"), nullable=False),
+    _zero("disabled"),
+    Column("created_at", FLOAT, nullable=False),
+    Column("spend_limit", FLOAT),
+    Column("limit_reset", Text, CheckConstraint("limit_reset IN ('daily', 'weekly', 'monthly')")),
+    Column("expires_at", FLOAT),
+    _zero("include_byok_in_limit"),
+    Column("updated_at", FLOAT),
+    Column("creator_user_id", Text),
+)
+
+# One row. Moves with every change of api_key, so that whoever keeps keys in memory does not read them again
+# for every generation that is written.
+key_version = _table("key_version", Column("version", Integer, nullable=False))
+
+# '' stands for requests without a key.
+key_usage = _table(
+    "key_usage",
+    Column("key_hash", Text, primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("cost", FLOAT, nullable=False),
+    Column("num_requests", Integer, nullable=False),
+    Column("last_used_at", FLOAT, nullable=False),
+    has_rowid=False,
+)
+
+generation = _table(
+    "generation",
+    Column("id", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("key_hash", Text),
+    Column("kind", Text, nullable=False),
+    Column("requested_model", Text, nullable=False),
+    Column("is_stream", Integer, nullable=False),
+    Column("started_at", FLOAT, nullable=False),
+    *(Column(name, Text) for name in ("session_id", "user", "user_agent", "referer", "title")),
+    Column("status", Integer),
+    *(Column(name, Text) for name in ("model", "endpoint", "provider")),
+    Column("duration_s", FLOAT),
+    Column("ttft_s", FLOAT),
+    Column("finish_reason", Text),
+    *(Column(name, Text) for name in ("native_finish_reason", "service_tier", "upstream_id")),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("reasoning_tokens", Integer, nullable=False),
+    Column("is_usage_estimated", Integer, nullable=False),
+    Column("cost", FLOAT, nullable=False),
+    Column("error", Text),
+    Column("attempts", Text, nullable=False),
+    _zero("reserved", FLOAT),  # USD held under a limit while it runs
+    Column("instance", Text),  # the server that runs it, see instance.py
+    Index("generation_started", "started_at"),
+    Index("generation_key", "key_hash", "started_at"),
+    Index(
+        "generation_running", "key_hash",
+        sqlite_where=text("state = 'started'"), postgresql_where=text("state = 'started'"),
+    ),
+)  # fmt: skip
+
+generation_words = _table(
+    "generation_words",
+    Column("id", Text, primary_key=True),
+    Column("started_at", FLOAT, nullable=False),
+    Column("input", Text, nullable=False),
+    Column("completion", Text),
+    Column("reasoning", Text),
+    Index("generation_words_started", "started_at"),
+)
