@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,6 @@ from ionrouter.api.lifecycle import Announce, serve
 from ionrouter.api.readiness import Phase, Readiness
 from ionrouter.api.routes import make_application
 from ionrouter.api.state import Edge
-from ionrouter.balancing.circuit_breaker import BreakerState
 from ionrouter.errors import ConfigError
 from ionrouter.metrics import Metrics
 from ionrouter.providers.base import ProviderClient
@@ -29,19 +29,15 @@ from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.redact import Redactor
 from ionrouter.reload import Reloader, load_table
 from ionrouter.router import Router
+from ionrouter.router_state import endpoint_status, open_breakers, readings
 from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
 from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import StatsBook
-from ionrouter.store.database import Database, Link, StoreFault
-from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row
-from ionrouter.store.instance import Instance, claim
-from ionrouter.store.key_watch import KeyWatch
+from ionrouter.store.database import open_database
 from ionrouter.store.keys import KeyStore, ensure_management_key
-from ionrouter.store.ledger import MAX_REQUEST_S, Ledger
-from ionrouter.store.place import database_for
+from ionrouter.store.ledger import Ledger
 from ionrouter.store.reader import Reader
-from ionrouter.store.shared_limits import SharedLimits
 from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Fault, Writer
 
@@ -74,13 +70,14 @@ class Service:
 
     async def _running(self, _app: web.Application) -> AsyncIterator[None]:
         ledger = self.accounts.ledger
-        self.accounts.start()
+        ledger.start()
         self.take_over(self.router.table)
         tasks = [
             asyncio.create_task(ledger.keep_forgetting(self.settings.keep_days), name="forget-generations"),
             asyncio.create_task(self._become_ready(), name="become-ready"),
             asyncio.create_task(self.reloader.watch(), name="watch-routes"),
             asyncio.create_task(self.reloader.discover(), name="discover-models"),
+            asyncio.create_task(self.router.prober.run(), name="probe-endpoints"),
         ]
         yield
         if self._worker is not None:
@@ -88,9 +85,12 @@ class Service:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.router.aside.close()
         for client in (self.ion, self.litellm, self.openai):
             await client.close()
-        await self.accounts.close()
+        await ledger.close()
+        if self.edge.keys is not None:
+            self.edge.keys.close()
 
     def take_over(self, table: RoutingTable) -> None:
         """Bring the parts in line with a new table: keys to redact, models to load, the worker to start."""
@@ -125,16 +125,16 @@ class Service:
                 "problem": self.reloader.problem,
             },
             "local": [_local_state(endpoint, self.ion.load_of(endpoint)) for endpoint in _local(table)],
+            "breakers": open_breakers(self.router),
             "in_flight": len(self.edge.in_flight),
         }
 
 
 def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Service:
     """Choose and join the parts; raises ConfigError. Nothing listens, loads or runs yet."""
-    metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)})
-    database = database_for(settings)
-    keys = open_keys(settings, database)
-    accounts = open_accounts(settings, database, keys, metrics.store_fault)
+    metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)}, lambda: readings(router))
+    keys = open_keys(settings)
+    accounts = open_accounts(settings, keys, metrics.store_fault)
     needs_keys = asks_for_keys(settings, has_inference_key=keys is not None and keys.has_enabled("inference"))
     lists = settings.cache_dir / "lists"
     table = load_table(settings.config_path, env, lists)
@@ -148,7 +148,15 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         "fake": FakeClient(),
     }
     stats = StatsBook()
-    router = Router(table, clients, engine_load=_engine_load(ion), observers=(stats, metrics), books=accounts)
+    router = Router(
+        table,
+        clients,
+        engine_load=_engine_load(ion),
+        observers=(stats, metrics),
+        books=accounts,
+        witnesses=(metrics.record,),
+        may_measure=lambda: readiness.phase is Phase.READY,
+    )
     reloader = Reloader(
         settings.config_path, env, lists, router, openai.list_models, lambda new: service.take_over(new)
     )
@@ -169,68 +177,34 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     return service
 
 
-def open_keys(settings: Settings, database: Database) -> KeyStore | None:
+def open_keys(settings: Settings) -> KeyStore | None:
     """Open the key store and leave a management key at the first start.
 
     A state folder that cannot be written stops a server that needs keys and only warns on loopback without
-    them: the one thing lost is the management routes. A database that was asked for must be there.
+    them: the one thing lost is the management routes.
     """
     try:
-        keys = KeyStore.open(database)
+        keys = KeyStore.open(settings.database_path)
         if ensure_management_key(keys, settings.management_key_path, time.time()):
             _log.info("management_key_written", path=str(settings.management_key_path))
-    except (ConfigError, StoreFault, OSError) as error:
-        is_optional = settings.store_url is None and not settings.require_keys
-        if not is_optional or not (settings.no_auth or is_loopback(settings.host)):
+    except (ConfigError, OSError) as error:
+        if settings.require_keys or not (settings.no_auth or is_loopback(settings.host)):
             raise ConfigError(str(error)) from error
         _log.warning("state_unavailable", path=str(settings.state_dir), error=str(error))
         return None
     return keys
 
 
-def open_accounts(settings: Settings, database: Database, keys: KeyStore | None, fault: Fault) -> Accounts:
+def open_accounts(settings: Settings, keys: KeyStore | None, fault: Fault) -> Accounts:
     """Join keys, spending and generations; without a state folder memory is all there is."""
     if keys is None:
         return Accounts(None, Ledger(SpendingBook()))
-    instance = claim(settings.state_dir)
-    link = database.open()
-    spending = SpendingBook.load(link)
-    unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
-    link.close()
-    limits, watch = (SharedLimits(database), KeyWatch(database, keys)) if database.is_shared else (None, None)
-    ledger = Ledger(
-        spending,
-        Writer(database, fault),
-        Reader(database),
-        settings.log_prompts,
-        limits=limits,
-        instance=instance,
-        unfinished=unfinished,
-    )
-    return Accounts(keys, ledger, watch=watch)
-
-
-def _unfinished(link: Link, instance: Instance, *, is_alone: bool) -> list[Generation]:
-    """What servers of this state folder left when they died; also what is too old to have one."""
-    rows = [from_row(row) for row in link.rows(SELECT_RUNNING)]
-    oldest = time.time() - MAX_REQUEST_S
-    return [
-        row
-        for row in rows
-        if row.instance in instance.dead or row.started_at < oldest or (is_alone and row.instance is None)
-    ]
-
-
-def endpoint_status(router: Router, endpoint: Endpoint) -> int:
-    """OpenRouter's `status`: 0 operational, then worse and worse."""
-    now = time.monotonic()
-    health = router.book.of(endpoint)
-    state = health.breaker.state(now)
-    if state is BreakerState.OPEN:
-        return -5
-    if state is BreakerState.HALF_OPEN:
-        return -3
-    return -2 if health.has_outage(now) else 0
+    path = settings.database_path
+    with closing(open_database(path)) as connection:
+        spending = SpendingBook.load(connection)
+    writer = Writer(path, fault, survives_power_loss=settings.store_sync == "full")
+    ledger = Ledger(spending, writer, Reader(path), settings.log_prompts)
+    return Accounts(keys, ledger)
 
 
 def _engine_load(ion: IonProvider) -> Any:

@@ -50,9 +50,9 @@ class Attempt:
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield Committed, then Chunks or one Complete, then Finished; UpstreamError on any fault."""
-        errand = self._errand
         if self._is_settled:
             raise lost_race()
+        errand = self._errand
         flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
         self._flight, failure = flight, client_left()  # unless something else ends it
         try:
@@ -145,7 +145,7 @@ class Attempt:
 
     def _commit(self, flight: Flight) -> Committed:
         now, errand = self._parts.clock(), self._errand
-        self._health.commit(now, flight, self._ttft_s())
+        self._health.commit(now, flight, self._ttft_s(), is_bound=errand.role == "probe")
         if self._is_settled:
             raise lost_race()  # both answered at once, and this one came second
         self.is_committed = True
@@ -169,8 +169,9 @@ class Attempt:
         usage, is_estimated = tally.usage_or_estimate(errand.request.prompt_tokens)
         streamed = errand.upstream.stream and tally.first_at is not None and tally.last_at is not None
         decode_s = tally.last_at - tally.first_at if streamed else None  # type: ignore[operator]
-        self._health.finish(now, flight, usage, decode_s)
-        self._parts.book.answered(errand.route.id, errand.upstream.stream, usage.completion_tokens, now)
+        if errand.role != "probe":  # one token tells nothing of others' speed and length
+            self._health.finish(now, flight, usage, decode_s)
+            self._parts.book.answered(errand.route.id, errand.upstream.stream, usage.completion_tokens, now)
         self._settle(None)
         trace = self._trace
         return Finished(usage, trace.cost(), tuple(trace.attempts), trace.ttft_s, is_estimated)
@@ -211,10 +212,9 @@ class Attempt:
         # Cut off by the request's own deadline after others had used it up: nobody's fault here.
         is_cut_short = errand.number > 1 and now >= errand.deadline
         if failure.code != INTERNAL and not is_cut_short:
-            opened = self._health.fail(
-                now, failure, now - self._started_at, cost.total, after_commit=self.is_committed
-            )
-            if opened:  # one alert, not one per request
+            spent_s, is_late = now - self._started_at, self.is_committed
+            if self._health.fail(now, failure, spent_s, cost.total, after_commit=is_late):
+                # One alert, not one per request.
                 log.error(
                     "endpoint_refused_us",
                     endpoint=errand.endpoint.id,
@@ -231,6 +231,7 @@ class Attempt:
                 "attempt_failed",
                 request=errand.request.id,
                 endpoint=errand.endpoint.id,
+                role=errand.role,
                 failure=failure.failure.value,
                 status=failure.status,
                 code=failure.code,

@@ -19,6 +19,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ionrouter.routing_metrics import RoutingCollector, RoutingGauges
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.load import EngineLoad
 
@@ -37,7 +38,7 @@ EngineLoads = Callable[[], Mapping[str, EngineLoad]]  # endpoint id -> load
 class Metrics:
     """Everything /metrics shows. An observer of the router."""
 
-    def __init__(self, engine_loads: EngineLoads = dict) -> None:
+    def __init__(self, engine_loads: EngineLoads = dict, routing: RoutingGauges = tuple) -> None:
         # They would double the series, and nobody reads them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -49,8 +50,9 @@ class Metrics:
         )
         self._attempts = self._counter(
             "ionrouter_attempts",
-            "Tries at endpoints; failure is empty for a success, else the failure class.",
-            ["endpoint", "failure", "stage"],
+            "Tries at endpoints; failure is empty for a success, else the failure class; role is main, hedge, "
+            "shadow or probe.",
+            ["endpoint", "failure", "stage", "role"],
         )
         self._first_token = Histogram(
             "ionrouter_first_token_seconds",
@@ -95,6 +97,7 @@ class Metrics:
             "ionrouter_requests_in_flight", "Requests being served.", registry=self.registry
         )
         self.registry.register(_EngineCollector(engine_loads))
+        self.registry.register(RoutingCollector(routing))
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -106,7 +109,7 @@ class Metrics:
         self._requests.labels(record.kind, model, endpoint, stream, str(record.status)).inc()
         self._total.labels(endpoint, stream).observe(record.duration_s)
         for attempt in record.attempts:
-            self._observe_attempt(attempt)
+            self.record(attempt)
 
     def refuse(self, status: int) -> None:
         """Count one request that never reached the router."""
@@ -116,11 +119,14 @@ class Metrics:
         """Count what the state database could not take."""
         self._store_faults.labels(what).inc(count)
 
-    def _observe_attempt(self, attempt: AttemptRecord) -> None:
+    def record(self, attempt: AttemptRecord) -> None:
+        """Count one attempt; shadows and probes come here alone and count in no other series."""
         endpoint = self._label(attempt.endpoint_id)
         failure = attempt.failure.value if attempt.failure else ""
         stage = "after_commit" if attempt.after_commit else "before_commit"
-        self._attempts.labels(endpoint, failure, stage if failure else "").inc()
+        self._attempts.labels(endpoint, failure, stage if failure else "", attempt.role).inc()
+        if attempt.role in ("shadow", "probe"):
+            return
         self._cost.labels(endpoint).inc(max(attempt.cost.total, 0.0))
         if attempt.ttft_s is not None:
             self._first_token.labels(endpoint).observe(attempt.ttft_s)

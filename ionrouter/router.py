@@ -17,6 +17,7 @@ from typing import Protocol
 
 import structlog
 
+from ionrouter.aside import Aside, Witness
 from ionrouter.balancing.affinity import Affinity
 from ionrouter.balancing.explain import Explanation, Moment, explained
 from ionrouter.balancing.health import HealthBook
@@ -29,6 +30,7 @@ from ionrouter.departures import Clients
 from ionrouter.dispatch import dispatch
 from ionrouter.errand import Parts, Trace
 from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
+from ionrouter.prober import Prober
 from ionrouter.routing.naming import routes_of
 from ionrouter.routing.resolve import serves
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
@@ -36,6 +38,7 @@ from ionrouter.schema.compression import compressed, wants_compression
 from ionrouter.schema.events import Committed, Event, Finished, Observer, RequestRecord
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
+from ionrouter.shadow import Shadows
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +54,8 @@ class Router:
         engine_load: Callable[[Endpoint], EngineLoad | None] = lambda endpoint: None,
         observers: Sequence[Observer] = (),
         books: Books | None = None,
+        witnesses: Sequence[Witness] = (),
+        may_measure: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
@@ -60,6 +65,9 @@ class Router:
         self._engine_load, self._observers = engine_load, tuple(observers)
         self._books = books
         self._parts = Parts(self.book, clock, wall, rng if rng is not None else random.Random())
+        self.aside = Aside(clients, self._parts, witnesses, may_measure)
+        self.shadows = Shadows(self.aside, engine_load)
+        self.prober = Prober(self.aside, lambda: self._table, engine_load)
 
     @property
     def table(self) -> RoutingTable:
@@ -138,6 +146,8 @@ class Router:
             if self._books is not None:
                 plan = await self._books.admit(request, plan)
                 self._books.begin(request, started_at)
+            if plan.routes[0].shadow is not None and self.makers.find(request) is None:
+                self.shadows.follow(request, plan, settings)
             events = dispatch(plan, request, self._clients, settings, self._parts, trace)
             async with aclosing(events) as source:  # type: ignore[type-var]
                 async for event in source:

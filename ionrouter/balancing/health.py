@@ -117,8 +117,11 @@ class Health:
         if flight in self.flights:
             self.flights.remove(flight)
 
-    def commit(self, now: float, flight: Flight, ttft_s: float | None) -> None:
-        """Record that an answer began (streamed: `ttft_s` after its start)."""
+    def commit(self, now: float, flight: Flight, ttft_s: float | None, *, is_bound: bool = False) -> None:
+        """Record that an answer began (streamed: `ttft_s` after its start).
+
+        `is_bound`: the request was so small that this is no more than a lower bound of others' times.
+        """
         flight.has_answered = True
         self.before.add(0.0, now)
         self.outages.add(0.0, now)
@@ -126,9 +129,11 @@ class Health:
         self._num_refusals = 0
         if ttft_s is not None:
             speed = self.speeds[flight.stream]
-            speed.ttft_s.observe(ttft_s, now)
+            if not is_bound or speed.ttft_s.value is None or ttft_s > speed.ttft_s.value:
+                speed.ttft_s.observe(ttft_s, now)
             speed.sampled_at = now
-            self._sample(speed, now, "ttft_s", ttft_s)
+            if not is_bound:
+                self._sample(speed, now, "ttft_s", ttft_s)
 
     def finish(self, now: float, flight: Flight, usage: Usage, decode_s: float | None) -> None:
         """Record a whole good answer; `decode_s` from first to last token, None if it was not streamed."""

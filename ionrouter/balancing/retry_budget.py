@@ -18,6 +18,8 @@ HALF_LIFE_S = 60.0
 class RetryBudget:
     """Tokens: every request deposits a tenth, every retry takes one; deposits fade within minutes."""
 
+    num_taken: int = 0  # ever, for the metrics
+    num_refused: int = 0
     _tokens: float = 0.0
     _taken: float = 0.0
     _at: float = -math.inf
@@ -31,8 +33,10 @@ class RetryBudget:
         """Claim one retry; False when the share is used up."""
         self._fade(now)
         if self._taken + 1.0 > self._tokens + RESERVE:
+            self.num_refused += 1
             return False
         self._taken += 1.0
+        self.num_taken += 1
         return True
 
     def _fade(self, now: float) -> None:

@@ -94,10 +94,9 @@ def test_metrics_count_requests_attempts_tokens_and_cost() -> None:
     assert value(
         "ionrouter_requests_total", kind="chat", model="m", endpoint="far/m", stream="true", status="200"
     ) == 1  # fmt: skip
-    assert value("ionrouter_attempts_total", endpoint="far/m", failure="", stage="") == 1
-    assert (
-        value("ionrouter_attempts_total", endpoint="near/m", failure="capacity", stage="before_commit") == 1
-    )
+    main = {"name": "ionrouter_attempts_total", "role": "main"}
+    assert value(**main, endpoint="far/m", failure="", stage="") == 1
+    assert value(**main, endpoint="near/m", failure="capacity", stage="before_commit") == 1
     assert value("ionrouter_first_token_seconds_sum", endpoint="far/m") == pytest.approx(0.2)
     assert value("ionrouter_first_token_seconds_bucket", endpoint="far/m", le="0.2") == 1
     assert value("ionrouter_request_seconds_count", endpoint="far/m", stream="true") == 1
@@ -125,7 +124,7 @@ def test_models_that_clients_invent_under_a_pattern_share_one_series_in_the_end(
     series = [key for key in _samples(metrics) if key[0] == "ionrouter_requests_total"]
     assert len(series) == MAX_ENDPOINTS + 1
     others = _samples(metrics)["ionrouter_attempts_total", frozenset(
-        {("endpoint", OTHER), ("failure", ""), ("stage", "")})]  # fmt: skip
+        {("endpoint", OTHER), ("failure", ""), ("stage", ""), ("role", "main")})]  # fmt: skip
     assert others == 50
 
 

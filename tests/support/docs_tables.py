@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from pydantic import BaseModel
 
 from ionrouter import cli
@@ -254,8 +254,9 @@ def metrics() -> Iterator[Row]:
             yield _metric(shown, kind, collector._labelnames, collector._documentation)  # type: ignore[attr-defined]
         else:
             for family in collector.describe():  # type: ignore[attr-defined]
-                assert isinstance(family, GaugeMetricFamily)
-                yield _metric(family.name, "gauge", family._labelnames, family.documentation)
+                assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
+                name = f"{family.name}_total" if family.type == "counter" else family.name
+                yield _metric(name, family.type, family._labelnames, family.documentation)
 
 
 def _metric(name: str, kind: str, labels: Any, text: str) -> Row:

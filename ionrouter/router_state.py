@@ -1,0 +1,71 @@
+"""The router's inner state for operators: breakers, retries, hedges, shadows. Reads; changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ionrouter.balancing.circuit_breaker import BreakerState
+from ionrouter.router import Router
+from ionrouter.routing.table import Endpoint
+from ionrouter.routing_metrics import Reading
+
+_LEVELS = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
+MAX_TOLD = 100  # breakers listed in /health
+
+
+def endpoint_status(router: Router, endpoint: Endpoint) -> int:
+    """OpenRouter's `status`: 0 operational, then worse and worse."""
+    now = time.monotonic()
+    health = router.book.of(endpoint)
+    state = health.breaker.state(now)
+    if state is BreakerState.OPEN:
+        return -5
+    if state is BreakerState.HALF_OPEN:
+        return -3
+    return -2 if health.has_outage(now) else 0
+
+
+def open_breakers(router: Router) -> list[Mapping[str, Any]]:
+    """Endpoints whose breaker is not closed, for how long, and why."""
+    now, told = time.monotonic(), list[Mapping[str, Any]]()
+    for endpoint in _endpoints(router):
+        breaker = router.book.of(endpoint).breaker
+        state = breaker.state(now)
+        if state is BreakerState.CLOSED or len(told) >= MAX_TOLD:
+            continue
+        cause = "the provider refuses our account or model" if breaker.is_domain else "it kept failing"
+        told.append(
+            {
+                "endpoint": endpoint.id,
+                "state": state.value,
+                "opens_for_s": round(max(breaker.until - now, 0.0), 1),
+                "num_openings": breaker.num_openings,
+                "cause": cause,
+            }
+        )
+    return told
+
+
+def readings(router: Router) -> Iterator[Reading]:
+    """Everything that `routing_metrics` has families for."""
+    now = time.monotonic()
+    for endpoint in _endpoints(router):
+        health = router.book.of(endpoint)
+        yield Reading("ionrouter_breaker_state", (endpoint.id,), _LEVELS[health.breaker.state(now)])
+        counts = (("made", health.budget.num_taken), ("refused", health.budget.num_refused))
+        for outcome, count in counts if any(count for _, count in counts) else ():
+            yield Reading("ionrouter_connection_retries", (endpoint.id, outcome), count)
+    for model, (num_started, num_refused) in router.hedge_counts().items():
+        yield Reading("ionrouter_hedges", (model, "started"), num_started)
+        yield Reading("ionrouter_hedges", (model, "refused"), num_refused)
+    for outcome, counter in (("started", router.shadows.started), ("skipped", router.shadows.skipped)):
+        for name, count in counter.items():
+            yield Reading("ionrouter_shadows", (name, outcome), count)
+
+
+def _endpoints(router: Router) -> Iterator[Endpoint]:
+    """Endpoints that may be used, each id once."""
+    for model in router.table.models.values():
+        yield from (endpoint for endpoint in model.endpoints if endpoint.disabled is None)
