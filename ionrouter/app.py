@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +33,15 @@ from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
 from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import StatsBook
-from ionrouter.store.database import open_database
+from ionrouter.store.database import Database, Link, StoreFault
+from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row
+from ionrouter.store.instance import Instance, claim
+from ionrouter.store.key_watch import KeyWatch
 from ionrouter.store.keys import KeyStore, ensure_management_key
-from ionrouter.store.ledger import Ledger
+from ionrouter.store.ledger import MAX_REQUEST_S, Ledger
+from ionrouter.store.place import database_for
 from ionrouter.store.reader import Reader
+from ionrouter.store.shared_limits import SharedLimits
 from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Fault, Writer
 
@@ -70,7 +74,7 @@ class Service:
 
     async def _running(self, _app: web.Application) -> AsyncIterator[None]:
         ledger = self.accounts.ledger
-        ledger.start()
+        self.accounts.start()
         self.take_over(self.router.table)
         tasks = [
             asyncio.create_task(ledger.keep_forgetting(self.settings.keep_days), name="forget-generations"),
@@ -88,9 +92,7 @@ class Service:
         await self.router.aside.close()
         for client in (self.ion, self.litellm, self.openai):
             await client.close()
-        await ledger.close()
-        if self.edge.keys is not None:
-            self.edge.keys.close()
+        await self.accounts.close()
 
     def take_over(self, table: RoutingTable) -> None:
         """Bring the parts in line with a new table: keys to redact, models to load, the worker to start."""
@@ -133,8 +135,9 @@ class Service:
 def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Service:
     """Choose and join the parts; raises ConfigError. Nothing listens, loads or runs yet."""
     metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)}, lambda: readings(router))
-    keys = open_keys(settings)
-    accounts = open_accounts(settings, keys, metrics.store_fault)
+    database = database_for(settings)
+    keys = open_keys(settings, database)
+    accounts = open_accounts(settings, database, keys, metrics.store_fault)
     needs_keys = asks_for_keys(settings, has_inference_key=keys is not None and keys.has_enabled("inference"))
     lists = settings.cache_dir / "lists"
     table = load_table(settings.config_path, env, lists)
@@ -177,34 +180,56 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     return service
 
 
-def open_keys(settings: Settings) -> KeyStore | None:
+def open_keys(settings: Settings, database: Database) -> KeyStore | None:
     """Open the key store and leave a management key at the first start.
 
     A state folder that cannot be written stops a server that needs keys and only warns on loopback without
-    them: the one thing lost is the management routes.
+    them: the one thing lost is the management routes. A database that was asked for must be there.
     """
     try:
-        keys = KeyStore.open(settings.database_path)
+        keys = KeyStore.open(database)
         if ensure_management_key(keys, settings.management_key_path, time.time()):
             _log.info("management_key_written", path=str(settings.management_key_path))
-    except (ConfigError, OSError) as error:
-        if settings.require_keys or not (settings.no_auth or is_loopback(settings.host)):
+    except (ConfigError, StoreFault, OSError) as error:
+        is_optional = settings.store_url is None and not settings.require_keys
+        if not is_optional or not (settings.no_auth or is_loopback(settings.host)):
             raise ConfigError(str(error)) from error
         _log.warning("state_unavailable", path=str(settings.state_dir), error=str(error))
         return None
     return keys
 
 
-def open_accounts(settings: Settings, keys: KeyStore | None, fault: Fault) -> Accounts:
+def open_accounts(settings: Settings, database: Database, keys: KeyStore | None, fault: Fault) -> Accounts:
     """Join keys, spending and generations; without a state folder memory is all there is."""
     if keys is None:
         return Accounts(None, Ledger(SpendingBook()))
-    path = settings.database_path
-    with closing(open_database(path)) as connection:
-        spending = SpendingBook.load(connection)
-    writer = Writer(path, fault, survives_power_loss=settings.store_sync == "full")
-    ledger = Ledger(spending, writer, Reader(path), settings.log_prompts)
-    return Accounts(keys, ledger)
+    instance = claim(settings.state_dir)
+    link = database.open()
+    spending = SpendingBook.load(link)
+    unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
+    link.close()
+    limits, watch = (SharedLimits(database), KeyWatch(database, keys)) if database.is_shared else (None, None)
+    ledger = Ledger(
+        spending,
+        Writer(database, fault),
+        Reader(database),
+        settings.log_prompts,
+        limits=limits,
+        instance=instance,
+        unfinished=unfinished,
+    )
+    return Accounts(keys, ledger, watch=watch)
+
+
+def _unfinished(link: Link, instance: Instance, *, is_alone: bool) -> list[Generation]:
+    """What servers of this state folder left when they died; also what is too old to have one."""
+    rows = [from_row(row) for row in link.rows(SELECT_RUNNING)]
+    oldest = time.time() - MAX_REQUEST_S
+    return [
+        row
+        for row in rows
+        if row.instance in instance.dead or row.started_at < oldest or (is_alone and row.instance is None)
+    ]
 
 
 def _engine_load(ion: IonProvider) -> Any:
