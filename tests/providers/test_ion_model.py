@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from ionrouter.balancing.prompt_bound import most_prompt_tokens
 from tests.support.default_model import default_model_path
 from tests.support.ion_provider import Reply, ask, ion_request, local_endpoint, provider_of
+from tests.support.routes import request
 
 pytestmark = pytest.mark.model
 
@@ -55,6 +57,33 @@ async def test_a_system_message_and_a_prefill_are_followed(weights: Path) -> Non
     async with provider_of(endpoint, cache=weights.parent) as provider:
         reply = await ask(provider, ion_request(endpoint, chat("") | {"messages": messages}))
     assert reply.text.startswith(" four, five, six")
+
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "人工智能正在改变世界，我们需要认真思考它的影响。",
+    "안녕하세요, 저는 한국어로 글을 쓰고 있습니다.",
+    "👩‍👩‍👧‍👦🏳️‍🌈🫠😀",
+    "\U0002070e\U00020d7f\U00021013",
+    "3141592653589793",
+    "a\u0300\u0301\u0302\u0303",
+    "\ufdfa \x00\x01\t\r\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]])
+async def test_no_prompt_has_more_tokens_than_a_limit_reserves(
+    weights: Path, system: list[dict[str, Any]]
+) -> None:
+    endpoint = local_endpoint(weights)
+    async with provider_of(endpoint, cache=weights.parent) as provider:
+        for text in TEXTS:
+            messages = [*system, {"role": "user", "content": text * 5}]
+            body = {"temperature": 0, "max_tokens": 1, "messages": messages}
+            reply = await ask(provider, ion_request(endpoint, body))
+            assert reply.usage is not None
+            assert 0 < reply.usage.prompt_tokens <= most_prompt_tokens(request(body=body))
 
 
 async def test_thirty_two_at_once_say_what_each_says_alone(weights: Path) -> None:
