@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.clients.test_strict_errors import FAILURES
 from tests.clients.test_strict_streams import BREAKS, STREAMS
 from tests.support import strict_surfaces
 from tests.support.defects import PIECES, STREAM_DEFECTS, WHOLE, WHOLE_DEFECTS, spoiled
 from tests.support.server import Server
-from tests.support.strict_shapes import REFUSAL, assert_fits
+from tests.support.strict_shapes import assert_fits, assert_refusal
 from tests.support.upstream import Cut, Script, Upstream, chunked, error, event, response, sse
 
 Serving = tuple[Server, Upstream]
@@ -139,8 +140,23 @@ def test_a_refusal_is_in_the_surfaces_envelope(serving: Serving, body: str, is_s
     assert status == 503
     assert_fits(strict_surfaces.MESSAGES_ERROR, refused)
     status, refused = asked(serving, "responses", {**RESPONSES, "stream": is_stream}, error(503, body))
-    assert (status, refused["error"]["code"]) == (503, 503)
-    assert_fits(REFUSAL, refused)
+    assert status == 503
+    assert_refusal(status, refused)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("name", FAILURES)
+def test_an_error_in_a_200_becomes_a_real_status(serving: Serving, name: str, is_stream: bool) -> None:
+    failure = FAILURES[name]
+    is_bare = "choices" not in failure
+    script = sse([failure]) if is_stream and is_bare else response(200, json.dumps(failure))
+    status, refused = asked(serving, "messages", {**MESSAGES, "stream": is_stream}, script)
+    assert status in (502, 503)
+    assert_fits(strict_surfaces.MESSAGES_ERROR, refused)
+    assert "overloaded" in refused["error"]["message"]
+    status, refused = asked(serving, "responses", {**RESPONSES, "stream": is_stream}, script)
+    assert status in (502, 503)
+    assert_refusal(status, refused)
 
 
 @pytest.mark.parametrize("surface", CHECKS)
