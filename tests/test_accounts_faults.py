@@ -7,10 +7,12 @@ import json
 import resource
 import signal
 import sqlite3
+import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.accounts import COST, bank
+from tests.support.accounts import COST, Bank, bank
 from tests.support.server import CHAT, headers
 
 
@@ -36,6 +38,42 @@ def test_kill_9_keeps_what_was_answered_and_marks_what_was_not(tmp_path: Path) -
         assert (lost["state"], lost["cancelled"], lost["finish_reason"]) == ("aborted", False, None)
         assert lost["error"] == "the server stopped"
         assert second.chat()[0] == 200
+
+
+def test_kill_9_books_what_was_reserved_under_a_limit(tmp_path: Path) -> None:
+    """What it did cost is lost with the process; the reservation is the most that it can have."""
+    with bank(tmp_path) as first:
+        limited, digest = first.make_key(limit=0.001)
+        with _streaming(first, limited, max_tokens=200) as running:
+            while not _is_written(tmp_path, running):
+                time.sleep(0.01)
+            first.server.process.send_signal(signal.SIGKILL)
+            first.server.wait()
+    with bank(tmp_path) as second:
+        lost = second.generation(running, limited)
+        assert (lost["state"], lost["is_usage_estimated"]) == ("aborted", True)
+        assert lost["usage"] == RESERVED
+        card = second.manage(f"/keys/{digest}")["data"]
+        assert (card["usage"], card["limit_remaining"]) == (RESERVED, round(0.001 - RESERVED, 12))
+        (aborted,) = second.server.events("requests_aborted")
+        assert (aborted["count"], aborted["booked"]) == (1, RESERVED)
+    with bank(tmp_path) as third:  # once
+        assert third.manage(f"/keys/{digest}")["data"]["usage"] == RESERVED
+
+
+RESERVED = 0.000486  # 86 prompt tokens at most, 200 completion tokens
+
+
+@contextlib.contextmanager
+def _streaming(opened: Bank, key: str, **body: object) -> Iterator[str]:
+    """A stream that lasts; gives its generation's name."""
+    request = urllib.request.Request(
+        f"{opened.server.base_url}/chat/completions",
+        _body(model="acme/slow", stream=True, **body),
+        headers(key),
+    )
+    with urllib.request.urlopen(request, timeout=60) as stream:
+        yield stream.headers["X-Generation-Id"]
 
 
 def test_a_locked_file_stops_nobody_but_keys_with_a_limit(tmp_path: Path) -> None:

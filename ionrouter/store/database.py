@@ -67,10 +67,11 @@ class Database(Protocol):
         """Whether several servers may keep their state in it."""
         ...
 
-    def open(self, *, patience_s: float = BUSY_TIMEOUT_S) -> Link:
+    def open(self, *, patience_s: float = BUSY_TIMEOUT_S, is_hurried: bool = False) -> Link:
         """Open it, its tables made or brought up to date; raises ConfigError naming file or setting.
 
-        `patience_s`: how long a statement waits for somebody else's lock.
+        `patience_s`: how long a statement waits for somebody else's lock. `is_hurried`: commits need not
+        wait for the disk, unless the operator wants it; for what every request writes.
         """
         ...
 

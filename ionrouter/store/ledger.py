@@ -176,7 +176,9 @@ class Ledger:
             if self.writer is not None:
                 self.writer.put_lazily(statements)
         if rows:
-            _log.warning("requests_aborted", count=len(rows), booked=sum(row.reserved for row in rows))
+            _log.warning(
+                "requests_aborted", count=len(rows), booked=round(sum(row.reserved for row in rows), 12)
+            )
 
     async def refresh(self) -> None:
         """Learn what other servers booked of late; without news, what is known stays."""

@@ -25,11 +25,15 @@ DEFAULTS = {
     "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
 }  # fmt: skip
 MAX_STATEMENT_S = 10.0
+# Not to_regclass: within a transaction that remembers what did not exist when it was first asked.
+HAS_TABLES = """
+    SELECT 1 FROM pg_tables WHERE tablename = 'alembic_version' AND schemaname = ANY (current_schemas(false))
+"""
 _ELSEWHERE = ("42P01", "42501", "3F000")  # no such table, no right, no such schema: not the row's fault
 
 
 class PostgresServer:
-    """See database.Database. `survives_power_loss`: a commit waits for the server's disk."""
+    """See database.Database. `survives_power_loss`: every commit waits for the server's disk."""
 
     dialect: Literal["postgresql"] = "postgresql"
     is_shared = True
@@ -49,10 +53,13 @@ class PostgresServer:
         port = f":{place['port']}" if place.get("port") else ""
         return f"postgresql://{place.get('host', '')}{port}/{place.get('dbname', '')}"
 
-    def open(self, *, patience_s: float = BUSY_TIMEOUT_S) -> PostgresLink:
+    def open(self, *, patience_s: float = BUSY_TIMEOUT_S, is_hurried: bool = False) -> PostgresLink:
         connection = self._connect(lock_timeout=patience_s, statement_timeout=MAX_STATEMENT_S)
         if not self._is_ready:
             self._prepare(connection)
+        if is_hurried and not self.survives_power_loss:
+            with faults():
+                connection.execute("SET synchronous_commit = off")
         return PostgresLink(connection)
 
     def open_to_read(self, max_query_s: float) -> psycopg.Connection[Any]:
@@ -72,7 +79,6 @@ class PostgresServer:
             for name, seconds in timeouts_s.items():
                 connection.execute(f"SET {name} = {int(seconds * 1000)}")
             connection.execute("SET default_transaction_isolation = 'read committed'")  # locks rely on it
-            connection.execute(f"SET synchronous_commit = {'on' if self.survives_power_loss else 'off'}")
         except psycopg.Error as error:
             raise self._unreachable(error) from error
         return connection
@@ -126,8 +132,7 @@ def _plain(error: Exception, secret: str) -> str:
 
 def _revision(connection: psycopg.Connection[Any]) -> str | None:
     """The revision of the tables; None: there are none."""
-    found = connection.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
-    if not found or not found[0]:
+    if connection.execute(HAS_TABLES).fetchone() is None:
         return None
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return str(row[0]) if row else None

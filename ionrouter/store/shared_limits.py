@@ -83,7 +83,7 @@ class SharedLimits:
         if old is not None:
             self._links.remove(old)
             self._local.link = None
-        link = self._database.open()
+        link = self._database.open(is_hurried=True)
         self._local.link = link
         self._links.append(link)
         return link

@@ -34,7 +34,7 @@ class SqliteFile:
     def name(self) -> str:
         return str(self.path)
 
-    def open(self, *, patience_s: float = BUSY_TIMEOUT_S) -> SqliteLink:
+    def open(self, *, patience_s: float = BUSY_TIMEOUT_S, is_hurried: bool = False) -> SqliteLink:
         return SqliteLink(
             open_database(self.path, busy_timeout_s=patience_s, survives_power_loss=self.survives_power_loss)
         )

@@ -148,7 +148,7 @@ class Writer:
         return checkpointer
 
     def _open(self) -> Link:
-        link = self.database.open(patience_s=LOCK_PATIENCE_S)
+        link = self.database.open(patience_s=LOCK_PATIENCE_S, is_hurried=True)
         if isinstance(link, SqliteLink):
             link.rows(f"PRAGMA wal_autocheckpoint={MAX_LOG_PAGES}")
         return link

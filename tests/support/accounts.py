@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ionrouter.store.keys import KeyStore
-from ionrouter.store.sqlite_file import SqliteFile
+from ionrouter.store.place import database_of
 from tests.support.server import CHAT, Server, running_server
 
 # m: 10 prompt and 3 completion tokens are 0.000016 USD. slow: a token every 0.2 s, 200 of them.
@@ -78,7 +78,8 @@ class Bank:
 @contextmanager
 def bank(folder: Path, routes: str = ROUTES, **settings: Any) -> Iterator[Bank]:
     """Start a server that asks for keys; a state folder that is there is gone on with."""
-    with closing(KeyStore.open(SqliteFile(folder / "state" / "ionrouter.db"))) as store:
+    database = database_of(settings.get("store_url"), folder / "state" / "ionrouter.db")
+    with closing(KeyStore.open(database)) as store:
         plain, _ = store.create("first", "inference", 1.0)
     with running_server(folder, routes, require_keys="true", env=FAR, **settings) as server:
         yield Bank(server, plain)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ from typing import Any
 import psycopg
 
 GUARD_S = 60.0
+AT_ONCE = signal.SIGINT  # PostgreSQL's fast shutdown: connections are cut, what was committed is kept
 MISSING = "PostgreSQL is not installed (Debian: apt-get install postgresql)"
 # A test's server is never asked to outlive its machine.
 OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=100")
@@ -63,7 +67,9 @@ class Postgres:
             "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", *options,
         ]  # fmt: skip
         with (self.folder / "postgres.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log, **_as_somebody())
+            self.process = subprocess.Popen(
+                command, cwd="/", stdout=log, stderr=log, preexec_fn=_end_with_the_tests, **_as_somebody()
+            )
         deadline = time.monotonic() + GUARD_S
         while True:
             try:
@@ -76,11 +82,18 @@ class Postgres:
                 time.sleep(0.05)
 
     def stop(self) -> None:
-        """End it at once, as a crash does; what was committed stays (PostgreSQL's log is replayed)."""
+        """Cut all connections and end it."""
         if self.process is not None:
-            self.process.send_signal(3)  # SIGQUIT: immediate shutdown, children too
+            self.process.send_signal(AT_ONCE)
             self.process.wait(GUARD_S)
             self.process = None
+
+
+def _end_with_the_tests() -> None:
+    """Ask the kernel to stop the server when the tests die without a chance to do it (Linux)."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(set_parent_death_signal, AT_ONCE)
 
 
 def _as_somebody() -> dict[str, Any]:
