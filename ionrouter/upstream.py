@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt
 
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.schema.events import ProviderEvent
 
 log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = 2
 
 
 class Work(Protocol):
@@ -51,12 +53,18 @@ class Upstream:
     async def open(self) -> None:
         """Connect and wait for the first event; a refused connection is tried once more."""
         retrying = AsyncRetrying(
-            stop=stop_after_attempt(2),
+            stop=stop_after_attempt(MAX_CONNECTIONS),
             wait=self._wait_s,
-            retry=retry_if_exception(self._work.may_reconnect),
+            retry=self._may_reconnect,
             reraise=True,
         )
         await retrying(self._connect)
+
+    def _may_reconnect(self, state: RetryCallState) -> bool:
+        """Ask for another connection, but not after the last: asking claims it from a budget."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        is_last = state.attempt_number >= MAX_CONNECTIONS
+        return error is not None and not is_last and self._work.may_reconnect(error)
 
     def _wait_s(self, _state: RetryCallState) -> float:
         return self._work.jitter_s()

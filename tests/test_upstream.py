@@ -26,6 +26,7 @@ class Work:
     closed: int = 0
     events: list[AsyncIterator[ProviderEvent]] = field(default_factory=list)
     on_close: Exception | None = None
+    num_asked: int = 0
 
     async def _play(self, step: Any) -> AsyncIterator[ProviderEvent]:
         try:
@@ -46,6 +47,7 @@ class Work:
         return self.limit_s, "the answer"
 
     def may_reconnect(self, error: BaseException) -> bool:
+        self.num_asked += 1
         return error is REFUSED
 
     def jitter_s(self) -> float:
@@ -72,6 +74,7 @@ async def test_a_refused_connection_is_opened_once_more_and_no_more() -> None:
     with pytest.raises(UpstreamError, match=r"^refused$"):  # G58: the cause itself, no wrapper
         await read(hopeless)
     assert len(hopeless.events) == 2 == hopeless.closed
+    assert hopeless.num_asked == 1  # after the last one nothing is claimed from the budget
 
 
 async def test_no_event_in_time_says_what_was_awaited() -> None:
