@@ -36,7 +36,8 @@ GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 # name, so that another endpoint may serve them; to drop them would answer another question.
 _CONTRACT_OF_ION = frozenset({"functions", "function_call", "best_of", *GUIDED})
 # Not dropped for it either: the place in its queue and the session are made of them before it is asked.
-_READ_FOR_ION = frozenset({"service_tier", "prompt_cache_key"})
+# Thinking is the model's own affair: one that does not think answers as it does.
+_READ_FOR_ION = frozenset({"service_tier", "prompt_cache_key", "reasoning", "reasoning_effort"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +128,10 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
 def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:
     if name in _CONTENT:
         return True
-    if name in MODEL_PARAMETERS or name in request.parameters or name in _CONTRACT:
-        return may_support(endpoint, name)
     if endpoint.provider.type == "ion" and name in _READ_FOR_ION | _CONTRACT_OF_ION:
         return True
+    if name in MODEL_PARAMETERS or name in request.parameters or name in _CONTRACT:
+        return may_support(endpoint, name)
     return endpoint.provider.forward_unknown or name in endpoint.supported_parameters
 
 

@@ -21,6 +21,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ionrouter.engine.tool_format import THINK, format_of
 from ionrouter.errors import ConfigError, RequestError
 
 MAX_RENDER_S = 2.0
@@ -53,23 +54,37 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._special_texts = tuple(sorted(special_texts, key=len, reverse=True))
         self._knows_developer = "developer" in source
+        self.knows_tools = "tools" in source
+        self.tool_format = format_of(source)
+        self.thinks = THINK in source
         try:
             self._template = _environment(self._guard).from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"chat template: {error}") from error
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, now: datetime) -> RenderedPrompt:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        now: datetime,
+        tools: Sequence[Mapping[str, Any]] = (),
+        thinks: bool | None = None,
+    ) -> RenderedPrompt:
         """Render; a trailing assistant message is left open, to be continued.
+
+        `thinks` asks for thoughts or for none; None leaves it to the model.
 
         Raises RequestError (400) with the template's own message when it refuses the conversation.
         """
         plain = [self._plain(message, index) for index, message in enumerate(messages)]
-        mark, end = _unused_characters(json.dumps(plain, ensure_ascii=False), 2)
+        mark, end = _unused_characters(json.dumps([plain, list(tools)], ensure_ascii=False), 2)
         is_prefill = bool(plain) and plain[-1]["role"] == "assistant"
         marked = [self._marked(message, mark) | {"role": message["role"]} for message in plain]
         if is_prefill:
             marked[-1]["content"] += end
-        text = self._run(marked, add_generation_prompt=not is_prefill, now=now)
+        marked_tools = [self._marked(tool, mark) for tool in tools] or None
+        wishes = {} if thinks is None else {"enable_thinking": thinks}
+        text = self._run(marked, add_generation_prompt=not is_prefill, now=now, tools=marked_tools, **wishes)
         return RenderedPrompt(_cut_at(text, end) if is_prefill else text, mark)
 
     def _plain(self, message: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -95,7 +110,7 @@ class ChatTemplate:
             text = text.replace(special, special[0] + mark + special[1:])
         return _end_marked(text, self._special_texts, mark)
 
-    def _run(self, messages: list[Any], *, add_generation_prompt: bool, now: datetime) -> str:
+    def _run(self, messages: list[Any], *, now: datetime, **given: Any) -> str:
         def strftime_now(pattern: str) -> str:
             return now.strftime(pattern)
 
@@ -103,11 +118,10 @@ class ChatTemplate:
         try:
             pieces = self._template.generate(
                 messages=messages,
-                add_generation_prompt=add_generation_prompt,
                 strftime_now=strftime_now,
-                tools=None,  # templates ask for these by name and expect none, not undefined
-                documents=None,
+                documents=None,  # templates ask for it by name and expect none, not undefined
                 **self._tokens,
+                **given,
             )
             return _joined(pieces, self._guard)
         except jinja2.TemplateError as error:

@@ -13,7 +13,7 @@ from typing import Any
 from ionrouter.errors import IonrouterError
 
 # One line, one space after "," and ":": a model that may choose white space can go on choosing it for ever.
-_JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 # Keyword -> how its value holds subschemas. What is not here holds none.
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -119,7 +119,7 @@ def _closed_value(key: str, value: Any) -> Any:
 def _schema_source(schema: Mapping[str, Any]) -> str:
     from llguidance import LLMatcher
 
-    return LLMatcher.grammar_from_json_schema(json.dumps(closed(schema)), overrides=_JSON_OPTIONS)
+    return LLMatcher.grammar_from_json_schema(json.dumps(closed(schema)), overrides=JSON_OPTIONS)
 
 
 def _checked(source: str) -> Grammar:

@@ -27,9 +27,8 @@ class GrammarVocabulary:
         from llguidance import LLTokenizer
 
         self.num_mask_bytes = (vocab_size + 31) // 32 * 4
-        self._tokens = LLTokenizer(
-            _Words(tokenizer, vocab_size), n_vocab=vocab_size, eos_token=list(tokenizer.stop_ids)
-        )
+        words: Any = _Words(tokenizer, vocab_size)  # has what is asked for, if not the type
+        self._tokens = LLTokenizer(words, n_vocab=vocab_size, eos_token=list(tokenizer.stop_ids))
 
     def matcher(self, grammar: Grammar) -> Any:
         """Start at the beginning of a grammar; raises GrammarRefused where this vocabulary cannot follow it.
@@ -109,10 +108,10 @@ class _Words:
         self._encode = tokenizer.encode
         self.eos_token_id = tokenizer.stop_ids[0] if tokenizer.stop_ids else tokenizer.eos_id
         self.bos_token_id = tokenizer.bos_id
-        self.special_token_ids = sorted(tokenizer.special_ids)
+        self.special_token_ids = sorted(tokenizer.hidden_ids)
         # A leading FF says that the token is no text: nothing but its name in a grammar allows it.
         self.tokens = [
-            b"\xff" + tokenizer.text_of_special(i).encode() if i in tokenizer.special_ids else text
+            b"\xff" + tokenizer.text_of_special(i).encode() if i in tokenizer.hidden_ids else text
             for i, text in enumerate(tokenizer.token_bytes(vocab_size))
         ]
 

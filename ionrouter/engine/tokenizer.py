@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import byte_bpe
+from ionrouter.engine.tool_format import READABLE_TOKENS
 from ionrouter.errors import ConfigError
 
 # tokenizer.ggml.token_type, as llama.cpp numbers them
@@ -74,8 +75,8 @@ class Tokenizer:
         return ids
 
     def token_bytes(self, size: int | None = None) -> list[bytes]:
-        """Raw bytes of every id, empty for special tokens; padded to `size`, the model's vocabulary."""
-        table = [b"" if i in self.special_ids else self._bytes(i) for i in range(self.num_tokens)]
+        """Raw bytes of every id, empty for hidden ones; padded to `size`, the model's vocabulary."""
+        table = [b"" if i in self.hidden_ids else self._bytes(i) for i in range(self.num_tokens)]
         return table + [b""] * ((size or 0) - len(table))
 
     def bytes_of(self, token_id: int) -> bytes:
@@ -91,6 +92,11 @@ class Tokenizer:
     @cached_property
     def special_ids(self) -> frozenset[int]:
         return frozenset(special.id for special in self.specials)
+
+    @cached_property
+    def hidden_ids(self) -> frozenset[int]:
+        """Special tokens that are no part of an answer's text: all but those that mark thoughts and calls."""
+        return frozenset(special.id for special in self.specials if special.text not in READABLE_TOKENS)
 
     @property
     def special_texts(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from ionrouter.engine.ion import EngineClosed, GenerationFailed, LocalEngine, Pr
 from ionrouter.engine.loading import EngineSettings
 from ionrouter.engine.mailbox import TokenEvent
 from ionrouter.engine.pool import EnginePool, NotReady
+from ionrouter.engine.tool_format import Thought
 from ionrouter.engine.weights import default_cache
 from ionrouter.errors import FailureClass, IonrouterError, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
@@ -33,6 +34,8 @@ from ionrouter.providers.ion_parameters import (
     unsupported,
 )
 from ionrouter.providers.ion_prompt import Prompt, prompts_of
+from ionrouter.providers.ion_sections import Sections
+from ionrouter.providers.ion_tools import grammar_with_tools, may_think, tools_of
 from ionrouter.routing.table import Endpoint, LocalModel
 from ionrouter.schema.events import Chunk
 from ionrouter.schema.load import EngineLoad
@@ -83,7 +86,7 @@ class IonProvider:
             engine = await self._engine(request.endpoint)
             limits = _limits(request.endpoint, engine)
             prompts = await _in_thread_if_long(request, engine, limits)
-            plan = self._plan(request, prompts, limits)
+            plan = _with_form(self._plan(request, prompts, limits), request, engine, prompts)
             async with aclosing(_answer(engine, prompts, plan, request)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -108,6 +111,16 @@ class IonProvider:
             )
         priority = request.priority or _PRIORITIES.get(request.body.get("service_tier"), 0)
         return replace(plan, sampling=replace(plan.sampling, priority=priority, cache_salt=request.tenant))
+
+
+def _with_form(plan: Plan, request: UpstreamRequest, engine: LocalEngine, prompts: list[Prompt]) -> Plan:
+    """Let the grammar of a chat know of tools, and of thoughts that come before the answer."""
+    if request.kind != "chat" or engine.template is None:
+        return plan
+    template, may = engine.template, may_think(request.body) is not False
+    thought: Thought = "begun" if prompts[0].is_thinking else "may" if template.thinks and may else "none"
+    grammar = grammar_with_tools(request.body, template.tool_format, plan.sampling.grammar, thought)
+    return replace(plan, sampling=replace(plan.sampling, grammar=grammar))
 
 
 def _settings(local: LocalModel) -> EngineSettings:
@@ -158,10 +171,14 @@ async def _answer(
             for chunk in answer.continue_with(TokenEvent(finish="length")):
                 yield chunk
     num_prompt = sum(len(prompt.ids) for prompt in prompts)
-    yield Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached))
+    reasoning = sum(answer.num_reasoning_tokens for answer in answers)
+    yield Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))
 
 
 def _writer(request: UpstreamRequest, engine: LocalEngine, plan: Plan, prompt: Prompt, index: int) -> Answer:
-    if request.kind == "chat":
-        return ChatAnswer(index, engine.tokenizer, plan.wants_logprobs)
+    template = engine.template
+    if request.kind == "chat" and template is not None:
+        form = template.tool_format if tools_of(request.body) is not None else None
+        sections = Sections(form, thinks=template.thinks, is_thinking=prompt.is_thinking)
+        return ChatAnswer(index, engine.tokenizer, plan.wants_logprobs, sections, request.request_id)
     return CompletionAnswer(index, engine.tokenizer, plan.wants_logprobs, prompt.text if plan.echo else "")

@@ -6,11 +6,13 @@ Knows one choice at a time; knows no sampling and no transport.
 from __future__ import annotations
 
 import codecs
+import hashlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ionrouter.engine.mailbox import TokenEvent, TokenLogprob
 from ionrouter.engine.tokenizer import Tokenizer
+from ionrouter.providers.ion_sections import Section, Sections
 from ionrouter.schema.events import ChoiceDelta, Chunk, FinishReason
 
 # A token that penalties or masks excluded has probability 0; JSON has no infinity. OpenAI's own floor.
@@ -20,6 +22,8 @@ _LEAST_LOGPROB = -9999.0
 class Answer(Protocol):
     """One choice being written."""
 
+    num_reasoning_tokens: int
+
     def begin(self) -> Iterator[Chunk]: ...
 
     def continue_with(self, event: TokenEvent) -> Iterator[Chunk]: ...
@@ -28,10 +32,16 @@ class Answer(Protocol):
 class ChatAnswer:
     """Chunks of kind chat: role first, then content, then the finish alone."""
 
-    def __init__(self, index: int, tokenizer: Tokenizer, wants_logprobs: bool) -> None:
+    def __init__(
+        self, index: int, tokenizer: Tokenizer, wants_logprobs: bool, sections: Sections, request_id: str
+    ) -> None:
         self._index = index
         self._tokenizer = tokenizer
         self._wants_logprobs = wants_logprobs
+        self._sections = sections
+        self._request_id = request_id
+        self._num_calls = 0
+        self.num_reasoning_tokens = 0
 
     def begin(self) -> Iterator[Chunk]:
         yield Chunk((ChoiceDelta(self._index, {"role": "assistant", "content": ""}),))
@@ -41,10 +51,38 @@ class ChatAnswer:
         if self._wants_logprobs and event.logprobs:
             content = [self._logprob(entry) for entry in event.logprobs]
             logprobs = {"content": content, "refusal": None}
-        if event.text or logprobs:
-            yield Chunk((ChoiceDelta(self._index, {"content": event.text}, logprobs=logprobs),))
+        is_thinking = self._sections.is_thinking
+        sections = self._sections.feed(event.text)
+        if is_thinking or any(section.kind == "reasoning" for section in sections):
+            self.num_reasoning_tokens += event.num_tokens
         if event.finish is not None:
-            yield _finish(self._index, {}, event)
+            sections += self._sections.end()
+        deltas = [self._delta(section) for section in sections]
+        if logprobs and not deltas:
+            deltas.append({"content": ""})
+        for delta in deltas:
+            yield Chunk((ChoiceDelta(self._index, delta, logprobs=logprobs),))
+            logprobs = None
+        if event.finish is not None:
+            yield _finish(self._index, {}, event, has_calls=self._num_calls > 0)
+
+    def _delta(self, section: Section) -> dict[str, Any]:
+        if section.kind == "content":
+            return {"content": section.text}
+        if section.kind == "reasoning":
+            detail = {"type": "reasoning.text", "text": section.text, "format": "unknown", "index": 0}
+            return {"reasoning": section.text, "reasoning_details": [detail]}
+        if section.kind == "arguments":
+            call: dict[str, Any] = {"index": self._num_calls - 1, "function": {"arguments": section.text}}
+            return {"tool_calls": [call]}
+        self._num_calls += 1
+        function = {"name": section.text, "arguments": ""}
+        call = {"index": self._num_calls - 1, "id": self._call_id(), "type": "function", "function": function}
+        return {"tool_calls": [call]}
+
+    def _call_id(self) -> str:
+        seed = f"{self._request_id}:{self._index}:{self._num_calls}"
+        return "call_" + hashlib.sha256(seed.encode()).hexdigest()[:24]
 
     def _logprob(self, entry: TokenLogprob) -> dict[str, Any]:
         top = [self._token(token, value) for token, value in entry.top]
@@ -63,6 +101,7 @@ class CompletionAnswer:
         self._tokenizer = tokenizer
         self._wants_logprobs = wants_logprobs
         self._echo = echo
+        self.num_reasoning_tokens = 0
         self._offset = 0  # characters of the answer that earlier tokens account for
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -91,7 +130,7 @@ class CompletionAnswer:
 
     def _text_bytes(self, token: int) -> bytes:
         """Bytes as they stand in the answer, where a special token has none."""
-        return b"" if token in self._tokenizer.special_ids else self._tokenizer.bytes_of(token)
+        return b"" if token in self._tokenizer.hidden_ids else self._tokenizer.bytes_of(token)
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
         """Map texts to values; the chosen token is among them. Of equal texts the likelier counts."""
@@ -110,9 +149,11 @@ def _name(raw: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def _finish(index: int, delta: dict[str, Any], event: TokenEvent) -> Chunk:
+def _finish(index: int, delta: dict[str, Any], event: TokenEvent, *, has_calls: bool = False) -> Chunk:
     reason: FinishReason = "length" if event.finish == "length" else "stop"
     native = "stop_sequence" if event.stop else reason
+    if has_calls and reason == "stop":
+        reason = "tool_calls"
     return Chunk((ChoiceDelta(index, delta, reason, native, stop_sequence=event.stop or None),))
 
 

@@ -30,6 +30,17 @@ def grammar_of(body: Mapping[str, Any]) -> Grammar | None:
     return None
 
 
+def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Find the JSON Schema that a body asks for; None for none, and for forms that are no schemas."""
+    for _, compiled, value in (*_of_format(body), *_of_object(body), *_of_guided(body)):
+        if compiled is _from_flag:
+            return _OBJECT
+        if compiled in (_from_schema, grammars.from_json_schema):
+            found = json.loads(value) if isinstance(value, str) else value
+            return found if isinstance(found, Mapping) else None
+    return None
+
+
 _Wanted = tuple[str, Callable[[Any], Grammar], Any]  # path, how it compiles, what
 
 

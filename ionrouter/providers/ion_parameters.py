@@ -20,7 +20,8 @@ SUPPORTED_PARAMETERS = frozenset(
         "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
         "frequency_penalty", "seed", "stop", "max_tokens", "max_completion_tokens", "logprobs",
         "top_logprobs", "n", "min_tokens", "ignore_eos", "stop_token_ids", "echo", "top_a", "logit_bias",
-        "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+        "response_format", "structured_outputs", "tools", "tool_choice", "parallel_tool_calls",
+        "guided_json", "guided_regex", "guided_choice",
         "guided_grammar",
     }
 )  # fmt: skip
@@ -58,8 +59,6 @@ class Plan:
 
 # Field -> values with which it changes nothing. Anything else needs an endpoint that can do it.
 _NEUTRAL: Mapping[str, Callable[[Any], bool]] = {
-    "tools": lambda value: value == [],
-    "tool_choice": lambda value: value in ("none", "auto"),
     "functions": lambda value: value == [],
     "function_call": lambda value: value in ("none", "auto"),
     "modalities": lambda value: value == ["text"],

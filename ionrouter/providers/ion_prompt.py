@@ -8,8 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from ionrouter.engine.ion import LocalEngine
+from ionrouter.engine.tool_format import THINK
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.ion_parameters import MAX_CHOICES, check_token_ids, invalid, unsupported
+from ionrouter.providers.ion_tools import may_think, messages_for, tools_of
 from ionrouter.schema.request import Kind
 
 
@@ -19,6 +21,7 @@ class Prompt:
 
     ids: list[int]
     text: str = ""
+    is_thinking: bool = False  # the prompt ends within a thought
 
 
 def prompts_of(body: Mapping[str, Any], kind: Kind, engine: LocalEngine, now: datetime) -> list[Prompt]:
@@ -39,7 +42,10 @@ def _chat_prompt(body: Mapping[str, Any], engine: LocalEngine, now: datetime) ->
             "messages", "chat with this model: its weights hold no chat template; use /completions"
         )
     try:
-        rendered = engine.template.render(messages, now=now)
+        template, wish = engine.template, tools_of(body)
+        told = messages_for(messages, template.tool_format, wish, knows_tools=template.knows_tools)
+        given = wish.given if wish is not None and template.knows_tools else ()
+        rendered = template.render(told, now=now, tools=given, thinks=may_think(body))
     except RequestError as error:
         raise UpstreamError(
             FailureClass.ENDPOINT_REQUEST,
@@ -50,7 +56,7 @@ def _chat_prompt(body: Mapping[str, Any], engine: LocalEngine, now: datetime) ->
         ) from error
     _require_text(rendered.text, "messages")
     ids = engine.tokenizer.encode_template(rendered.text, rendered.mark)
-    return Prompt(_not_empty(ids, "messages"))
+    return Prompt(_not_empty(ids, "messages"), is_thinking=rendered.text.rstrip().endswith(THINK))
 
 
 def _prompt_values(value: Any) -> list[Any]:

@@ -68,10 +68,10 @@ def test_the_engine_inside_gets_its_own_extras_and_what_it_must_refuse_and_no_un
         supported_parameters=ION_PARAMETERS,
         provider=Provider(slug="a", name="A", type="ion"),
     )
-    taken = {"ignore_eos": True, "min_tokens": 2, "guided_regex": "a+", "service_tier": "flex"}
-    fitted = fit(asked(**taken, frobnicate=1, logit_bias={"1": 2}), inside)
-    assert fitted.body == {"messages": MESSAGES, **taken}
-    assert fitted.dropped == ("frobnicate", "logit_bias")
+    taken = {"ignore_eos": True, "guided_regex": "a+", "service_tier": "flex", "reasoning": {"effort": "low"}}
+    fitted = fit(asked(**taken, frobnicate=1, best_of=2, verbosity="low"), inside)
+    assert fitted.body == {"messages": MESSAGES, **taken, "best_of": 2}
+    assert fitted.dropped == ("frobnicate", "verbosity")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Structured outputs of the engine inside, through the stock client: whatever ends by itself is valid."""
+"""Structured outputs and tool calls of the engine inside, through the stock client: what ends is valid."""
 
 from __future__ import annotations
 
@@ -150,3 +150,122 @@ async def test_a_biased_token_is_all_that_comes(client: AsyncOpenAI) -> None:
         model=MODEL, prompt="Hello", max_tokens=5, logit_bias={"33": 100}, temperature=0
     )
     assert answer.choices[0].text == "1" * 5
+
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["C", "F"]}},
+            "required": ["city", "unit"],
+        },
+    },
+}
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "maximum": 99, "minimum": 0}},
+            "required": ["a"],
+        },
+    },
+}
+
+
+def arguments_are_valid(call: Any) -> bool:
+    tool = {tool["function"]["name"]: tool for tool in (WEATHER, ADD)}[call.function.name]
+    jsonschema.validate(json.loads(call.function.arguments), tool["function"]["parameters"])
+    return True
+
+
+async def test_a_required_call_is_made_with_valid_arguments(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model=MODEL,
+        messages=said("What is the weather in Paris?"),
+        tools=[WEATHER, ADD],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=120,
+        seed=1,
+    )
+    choice = answer.choices[0]
+    assert (choice.finish_reason, choice.message.content or "") == ("tool_calls", "")
+    (call,) = choice.message.tool_calls or ()
+    assert call.id.startswith("call_")
+    assert arguments_are_valid(call)
+
+
+async def test_a_named_tool_is_the_one_that_is_called_streamed_in_pieces(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model=MODEL,
+        messages=said("What is the weather in Paris?"),
+        tools=[WEATHER, ADD],
+        tool_choice={"type": "function", "function": {"name": "add"}},
+        max_tokens=120,
+        seed=2,
+        stream=True,
+    )
+    names, pieces, finishes = [], [], []
+    async for chunk in stream:
+        for choice in chunk.choices:
+            finishes.append(choice.finish_reason)
+            for call in choice.delta.tool_calls or ():
+                assert call.index == 0
+                names += [call.function.name] if call.function and call.function.name else []
+                pieces.append(call.function.arguments or "" if call.function else "")
+    assert names == ["add"]
+    assert list(json.loads("".join(pieces))) == ["a"]
+    assert [finish for finish in finishes if finish] == ["tool_calls"]
+
+
+async def test_results_of_calls_go_back_and_are_answered(client: AsyncOpenAI) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    answer = await client.chat.completions.create(
+        model=MODEL,
+        messages=[
+            *said("What is the weather in Paris?"),
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "Sunny, 21 C"},
+        ],
+        tools=[WEATHER],
+        tool_choice="none",
+        max_tokens=40,
+        temperature=0,
+    )
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.choices[0].message.content
+    assert not answer.choices[0].message.tool_calls
+
+
+async def test_tools_and_a_schema_leave_a_call_or_an_answer_by_the_schema(client: AsyncOpenAI) -> None:
+    schema = {"type": "object", "properties": {"sky": {"enum": ["blue", "grey"]}}, "required": ["sky"]}
+    answer = await client.chat.completions.create(
+        model=MODEL,
+        messages=said("Which color is the sky?"),
+        tools=[ADD],
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        n=4,
+        seed=3,
+        max_tokens=100,
+    )
+    for choice in answer.choices:
+        if choice.finish_reason == "tool_calls":
+            assert all(arguments_are_valid(call) for call in choice.message.tool_calls or ())
+        elif choice.finish_reason == "stop":
+            jsonschema.validate(json.loads(choice.message.content or ""), schema)
+
+
+async def test_a_strict_tool_that_cannot_be_followed_is_a_400_that_names_the_place(
+    client: AsyncOpenAI,
+) -> None:
+    function = {"name": "f", "strict": True, "parameters": {"type": "array", "uniqueItems": True}}
+    with pytest.raises(BadRequestError) as raised:
+        await client.chat.completions.create(
+            model=MODEL, messages=said("Hi"), tools=[{"type": "function", "function": function}]
+        )
+    assert "tools[0].function.parameters.uniqueItems" in str(raised.value)

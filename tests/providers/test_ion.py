@@ -262,7 +262,8 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_both_lengths(model: Pat
         ("chat", {"messages": ["x"]}, FailureClass.REQUEST, "messages"),
         ("chat", {"messages": [{"role": "user", "content": "\ud800"}]}, FailureClass.REQUEST, "messages"),
         ("chat", HI | {"top_k": -2}, FailureClass.REQUEST, "top_k"),
-        ("chat", HI | {"tools": [{}]}, FailureClass.ENDPOINT_REQUEST, "tools"),
+        ("chat", HI | {"tools": [{}]}, FailureClass.ENDPOINT_REQUEST, "tools[0]"),
+        ("chat", HI | {"tool_choice": "required"}, FailureClass.REQUEST, "tool_choice"),
         (
             "chat",
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},

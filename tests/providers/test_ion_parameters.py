@@ -163,8 +163,6 @@ def test_a_bad_value_is_a_400_that_names_its_field(kind: Kind, body: dict[str, A
 
 
 CANNOT: list[tuple[dict[str, Any], str]] = [
-    ({"tools": [{"type": "function"}]}, "tools"),
-    ({"tool_choice": "required"}, "tool_choice"),
     ({"response_format": {"type": "python"}}, "response_format.type"),
     ({"guided_regex": "(?=a)"}, "guided_regex"),
     ({"modalities": ["text", "audio"]}, "modalities"),
