@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import DefaultResolver
 from yarl import URL
 
 from ionrouter import __version__
 from ionrouter.errors import ConfigError
+from ionrouter.providers.connection import Answer
+from ionrouter.providers.http_faults import AddressNotAllowed
+from ionrouter.providers.pool import AddressInfo, Origin, Pool, Resolve, resolve
 
 USER_AGENT = f"ionrouter/{__version__}"
-MAX_CONNECTIONS = 16384  # aiohttp's 100 would silently cap the router; the file limit is the real bound
-READ_BUFFER_BYTES = 64 * 1024  # reading pauses at twice this, and TCP carries the pressure upstream
-KEEPALIVE_S = 30.0
+MAX_CONNECTIONS = 16384  # on purpose far above what a router needs; the file limit is the other bound
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _FORBIDDEN_VALUE = re.compile(r"[\r\n\x00]")
 # Framing belongs to the transport; a configured one could smuggle a second request.
@@ -43,34 +42,68 @@ _TRANSPORT_HEADERS = frozenset(
 _SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598, used by overlay networks
 
 
-class AddressNotAllowed(OSError):
-    """A plain http:// name leads to a public address."""
-
-
 class Outgoing:
-    """Owns the client sessions: one for any address, one that connects to private addresses only."""
+    """Owns the connections to upstreams and says which may be opened."""
 
-    def __init__(self, resolver: Callable[[], AbstractResolver] = DefaultResolver) -> None:
-        self._resolver = resolver
-        self._any: aiohttp.ClientSession | None = None
-        self._private: aiohttp.ClientSession | None = None
+    def __init__(self, find: Resolve = resolve, *, max_connections: int = MAX_CONNECTIONS) -> None:
+        self._pool = Pool((find, private_only(find)), max_connections)
 
-    def session(self, url: str, *, allow_http: bool) -> aiohttp.ClientSession:
-        """Return the session for `url`; raises ConfigError when `url` may not be called."""
-        if problem := url_problem(url, allow_http=allow_http):
-            raise ConfigError(problem)
-        if URL(url).scheme == "https" or allow_http:
-            self._any = self._any or _new_session(self._resolver())
-            return self._any
-        self._private = self._private or _new_session(PrivateResolver(self._resolver()))
-        return self._private
+    async def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        allow_http: bool,
+        connect_s: float,
+    ) -> Answer:
+        """Send a request and wait for the head of its answer.
+
+        `headers` come from `build_headers`. Raises ConfigError when `url` may not be called, HttpFault,
+        OSError or ssl.SSLError when something goes wrong.
+        """
+        target = target_of(url, allow_http)
+        return await self._pool.ask(
+            target.origin, _head(method, target, headers, body), body or b"", connect_s
+        )
 
     async def close(self) -> None:
         """Close every connection."""
-        for session in (self._any, self._private):
-            if session is not None:
-                await session.close()
-        self._any = self._private = None
+        await self._pool.close()
+
+    def __len__(self) -> int:
+        return len(self._pool)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An address as a request needs it."""
+
+    origin: Origin
+    path: str  # with the query
+    host: str  # as the Host header says it
+
+
+@lru_cache(maxsize=1024)
+def target_of(url: str, allow_http: bool) -> Target:
+    """Take a URL apart; raises ConfigError when it may not be called."""
+    if problem := url_problem(url, allow_http=allow_http):
+        raise ConfigError(problem)
+    parsed = URL(url)
+    assert parsed.host is not None and parsed.port is not None  # url_problem has looked
+    is_tls = parsed.scheme == "https"
+    origin = Origin(parsed.host, parsed.port, is_tls, is_private=not (is_tls or allow_http))
+    return Target(origin, parsed.raw_path_qs, parsed.host_port_subcomponent or parsed.host)
+
+
+def _head(method: str, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    """Write a request's head; names and values were checked when the headers were built."""
+    lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.host}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join((*lines, "", "")).encode("utf-8")
 
 
 def url_problem(url: str, *, allow_http: bool = False) -> str | None:
@@ -98,15 +131,12 @@ async def name_problem(url: str) -> str | None:
     parsed = URL(url)
     if parsed.scheme != "http" or not parsed.host or _address(parsed.host) is not None:
         return None
-    resolver = PrivateResolver(DefaultResolver())
     try:
-        await resolver.resolve(parsed.host, parsed.port or 80, socket.AF_UNSPEC)
+        await private_only(resolve)(parsed.host, parsed.port or 80)
     except AddressNotAllowed:
         return f"http:// to {parsed.host}, which is not a private address; use https:// or set allow_http"
     except OSError:
         return None  # the door will say that the name does not resolve
-    finally:
-        await resolver.close()
     return None
 
 
@@ -155,37 +185,16 @@ def _checked_value(name: str, value: str) -> str:
     return stripped
 
 
-def _new_session(resolver: AbstractResolver) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=MAX_CONNECTIONS, limit_per_host=0, keepalive_timeout=KEEPALIVE_S, resolver=resolver, ssl=True
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-        auto_decompress=True,
-        read_bufsize=READ_BUFFER_BYTES,
-        raise_for_status=False,
-        timeout=aiohttp.ClientTimeout(total=None),
-    )
+def private_only(find: Resolve) -> Resolve:
+    """Resolve names to private addresses only; the answer is what gets connected to."""
 
-
-class PrivateResolver(AbstractResolver):
-    """Resolves names to private addresses only; the answer is what gets connected to."""
-
-    def __init__(self, resolver: AbstractResolver) -> None:
-        self._resolver = resolver
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        results = await self._resolver.resolve(host, port, family)
-        if not all(_is_private_host(result["host"]) for result in results):
+    async def found(host: str, port: int) -> Sequence[AddressInfo]:
+        results = await find(host, port)
+        if not all(_is_private_host(str(info[4][0])) for info in results):
             raise AddressNotAllowed(None, f"http:// to {host}, which is not a private address")
         return results
 
-    async def close(self) -> None:
-        await self._resolver.close()
+    return found
 
 
 def _is_private_host(host: str) -> bool:
@@ -198,8 +207,3 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
-
-
-def connect_timeout(connect_s: float) -> aiohttp.ClientTimeout:
-    """Limit name look-up, TCP and TLS together to `connect_s` seconds, and nothing after them."""
-    return aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)

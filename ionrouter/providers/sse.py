@@ -7,7 +7,7 @@ line count as data. Bytes are handed on whole, so half a character is never deco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # images travel as base64 inside one event
 _BOM = b"\xef\xbb\xbf"
@@ -20,10 +20,14 @@ class EventTooLong(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One event's data, lines joined by LF, and its name ("" for the usual kind)."""
+    """One event's data, lines joined by LF, and its name ("" for the usual kind).
+
+    `is_plain`: it was one `data: ` line, no other field, no other spelling.
+    """
 
     data: bytes
     name: str = ""
+    is_plain: bool = field(default=False, compare=False)
 
 
 class SseDecoder:
@@ -39,6 +43,11 @@ class SseDecoder:
         self._scanned = 0
         self._after_cr = False  # the last byte was CR: an LF now belongs to it
         self._head: bytes | None = b""  # the first bytes, until we know whether they are a BOM
+
+    @property
+    def is_between_events(self) -> bool:
+        """Ask whether the next byte begins an event."""
+        return not (self._buffer or self._after_cr or self.is_done) and self._head is None
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Return the events completed by `data`; raises EventTooLong."""
@@ -103,7 +112,7 @@ class SseDecoder:
 
     def _event(self, block: bytes) -> SseEvent | None:
         if block.startswith(b"data: ") and b"\n" not in block:
-            return self._data_event(block[6:], "")
+            return self._data_event(block[6:], "", is_plain=True)
         lines: list[bytes] = []
         name = ""
         for line in block.split(b"\n"):
@@ -119,11 +128,11 @@ class SseDecoder:
                 lines.append(value.removeprefix(b" "))
         return self._data_event(b"\n".join(lines), name) if lines else None
 
-    def _data_event(self, data: bytes, name: str) -> SseEvent | None:
+    def _data_event(self, data: bytes, name: str, *, is_plain: bool = False) -> SseEvent | None:
         if len(data) < 16 and data.strip() == _DONE:
             self.is_done = True
             return None
-        return SseEvent(data, name)
+        return SseEvent(data, name, is_plain)
 
 
 def _is_done_line(line: bytes) -> bool:

@@ -8,7 +8,9 @@ then `Finished`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from ionrouter.errors import FailureClass
@@ -171,5 +173,47 @@ class Observer(Protocol):
     def observe(self, record: RequestRecord) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TextRun:
+    """Chunks that were read together and differ in nothing but the text of their one choice.
+
+    `pattern` is such a chunk; `texts` stand in its place, one after the other, under `key` of its delta.
+    `literals` are the same texts as JSON strings.
+    """
+
+    pattern: Chunk
+    key: str
+    texts: tuple[str, ...]
+    literals: tuple[bytes, ...]
+
+    @property
+    def commits(self) -> bool:
+        return any(self.texts)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks themselves."""
+        return (self.chunk(text) for text in self.texts)
+
+    def chunk(self, text: str) -> Chunk:
+        """One of them."""
+        (choice,) = self.pattern.choices
+        return replace(self.pattern, choices=(replace(choice, delta={**choice.delta, self.key: text}),))
+
+
 ProviderEvent = Chunk | Complete
 Event = Committed | Chunk | Complete | Finished
+# What was read together travels together: one step of every stage for all of it, not one for each event.
+ProviderBatch = Sequence[ProviderEvent | TextRun]
+Batch = Sequence[Event | TextRun]
+
+
+async def flat(batches: AsyncIterator[Batch]) -> AsyncIterator[Event]:
+    """One event after the other, for who does not care what came together. Closing it closes `batches`."""
+    async with aclosing(batches) as source:  # type: ignore[type-var]
+        async for batch in source:
+            for event in batch:
+                if isinstance(event, TextRun):
+                    for chunk in event.chunks():
+                        yield chunk
+                else:
+                    yield event

@@ -14,7 +14,7 @@ from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.providers.outgoing import Outgoing
 from tests.support.certificate import self_signed
 from tests.support.endpoints import ask, collect, make_endpoint, make_request
-from tests.support.resolver import FixedResolver
+from tests.support.resolver import fixed
 from tests.support.upstream import (
     DONE,
     Hang,
@@ -85,7 +85,7 @@ async def test_a_forbidden_address_is_refused(provider: OpenAIProvider, url: str
 
 async def test_a_name_that_leads_to_a_public_address_is_not_called_over_http() -> None:
     """A rebound name: the address that would be connected to is what counts."""
-    provider = OpenAIProvider({}, outgoing=Outgoing(lambda: FixedResolver("8.8.8.8")))
+    provider = OpenAIProvider({}, outgoing=Outgoing(fixed("8.8.8.8")))
     answer = await collect(provider, make_request(make_endpoint("http://rebound.example/v1")))
     await provider.close()
     assert answer.error is not None
@@ -121,7 +121,6 @@ async def test_a_connection_whose_answer_ended_is_used_again(provider: OpenAIPro
     with Upstream(chat_stream(["A"])) as up:
         for _ in range(3):
             await collect(provider, ask(up))
-            await asyncio.gather(*provider._draining)
         assert [r.connection for r in up.requests] == [1, 1, 1]
 
 

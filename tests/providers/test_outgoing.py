@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-import ssl
 
 import pytest
 
 from ionrouter import __version__
 from ionrouter.errors import ConfigError
+from ionrouter.providers.http_faults import AddressNotAllowed
 from ionrouter.providers.outgoing import (
-    AddressNotAllowed,
-    Outgoing,
-    PrivateResolver,
     build_headers,
     is_private,
+    private_only,
+    target_of,
     url_problem,
 )
-from tests.support.resolver import FixedResolver
+from ionrouter.providers.pool import Origin
+from tests.support.resolver import fixed
 
 
 @pytest.mark.parametrize(
@@ -61,34 +61,30 @@ def test_private_means_reachable_without_the_internet(address: str, expected: bo
 
 
 async def test_a_name_is_judged_by_the_addresses_it_leads_to() -> None:
-    found = await PrivateResolver(FixedResolver("10.0.0.1", "::1")).resolve("vllm", 80)
-    assert [r["host"] for r in found] == ["10.0.0.1", "::1"]
+    found = await private_only(fixed("10.0.0.1", "::1"))("vllm", 80)
+    assert [info[4][0] for info in found] == ["10.0.0.1", "::1"]
     for addresses in (("8.8.8.8",), ("10.0.0.1", "8.8.8.8"), ("169.254.169.254",)):
         with pytest.raises(AddressNotAllowed):
-            await PrivateResolver(FixedResolver(*addresses)).resolve("rebound.example", 80)
+            await private_only(fixed(*addresses))("rebound.example", 80)
 
 
-async def test_sessions_verify_tls_and_ignore_proxies_and_cookies() -> None:
-    outgoing = Outgoing()
-    try:
-        for url, allow in (("https://a.example", False), ("http://127.0.0.1", False)):
-            session = outgoing.session(url, allow_http=allow)
-            assert not session.trust_env
-            assert session.connector is not None
-            assert session.connector.limit > 1000
-            assert session.connector._ssl in (True, None) or isinstance(  # type: ignore[attr-defined]
-                session.connector._ssl,  # type: ignore[attr-defined]
-                ssl.SSLContext,
-            )
-            session.cookie_jar.update_cookies({"s": "1"})
-            assert len(session.cookie_jar) == 0
-        assert outgoing.session("https://b.example", allow_http=False) is outgoing.session(
-            "https://a.example", allow_http=False
-        )
-        with pytest.raises(ConfigError):
-            outgoing.session("http://8.8.8.8", allow_http=False)
-    finally:
-        await outgoing.close()
+def test_plain_http_may_lead_to_private_addresses_only() -> None:
+    assert target_of("http://vllm:8000/v1/x?y=1", False).origin == Origin("vllm", 8000, False, True)
+    assert target_of("http://vllm:8000/v1", True).origin == Origin("vllm", 8000, False, False)
+    assert target_of("https://a.example/v1", False).origin == Origin("a.example", 443, True, False)
+    with pytest.raises(ConfigError):
+        target_of("http://8.8.8.8/v1", False)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "path"),
+    [("http://vllm:8000/v1", "vllm:8000", "/v1"), ("https://a.example/v1?k=%20", "a.example", "/v1?k=%20"),
+     ("https://a.example", "a.example", "/"), ("http://[::1]:80/v1", "[::1]", "/v1"),
+     ("http://[::1]:81/v1", "[::1]:81", "/v1")],
+)  # fmt: skip
+def test_the_request_line_and_the_host_header_are_those_of_the_url(url: str, host: str, path: str) -> None:
+    target = target_of(url, False)
+    assert (target.host, target.path) == (host, path)
 
 
 def test_headers_come_from_configuration_alone() -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 
-from aiohttp.abc import AbstractResolver, ResolveResult
+from ionrouter.providers.pool import AddressInfo
 
 
-class FixedResolver(AbstractResolver):
-    """Answers every name with the same addresses."""
+def fixed(*addresses: str) -> Callable[[str, int], Awaitable[Sequence[AddressInfo]]]:
+    """Answer every name with the same addresses."""
 
-    def __init__(self, *addresses: str) -> None:
-        self.addresses = addresses
-
-    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
+    async def resolve(_host: str, port: int) -> Sequence[AddressInfo]:
         return [
-            ResolveResult(hostname=host, host=a, port=port, family=2, proto=0, flags=0)
-            for a in self.addresses
+            (
+                socket.AF_INET6 if ":" in a else socket.AF_INET,
+                socket.SOCK_STREAM,
+                socket.IPPROTO_TCP,
+                "",
+                (a, port),
+            )
+            for a in addresses
         ]
 
-    async def close(self) -> None:
-        pass
+    return resolve

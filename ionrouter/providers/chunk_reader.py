@@ -1,0 +1,117 @@
+"""ChunkReader: an answer's server-sent events as chunks, all that one read brings together in one batch.
+
+Joins the framing of bytes, runs of plain text, JSON and the normaliser. Knows no HTTP and no deadlines but
+how long an answer's trailer may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Protocol
+
+from ionrouter.errors import UpstreamError
+from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.http_faults import Cut
+from ionrouter.providers.normalise import StreamNormaliser
+from ionrouter.providers.sse import EventTooLong, SseDecoder, SseEvent
+from ionrouter.providers.text_runs import TextRuns
+from ionrouter.providers.upstream_body import count_choices
+from ionrouter.schema import json
+from ionrouter.schema.events import Chunk, ProviderEvent, TextRun
+
+
+class Source(Protocol):
+    """Where bytes come from."""
+
+    async def readany(self) -> bytes: ...
+
+
+class ChunkReader:
+    """Reads one stream. `trailer_s`: how long after the last finish reason usage and [DONE] may take."""
+
+    def __init__(self, request: UpstreamRequest, errors: ErrorReader, trailer_s: float) -> None:
+        self._errors, self._trailer_s = errors, trailer_s
+        self._stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
+        self._decoder, self._runs = SseDecoder(), TextRuns()
+
+    async def batches(self, source: Source) -> AsyncIterator[list[ProviderEvent | TextRun]]:
+        """Yield what each read completes; raises UpstreamError after what came before the fault."""
+        is_over = False
+        while not is_over:
+            data = await self._next(source)
+            batch: list[ProviderEvent | TextRun] = []
+            try:
+                self._read(data, batch)
+                is_over = self._decoder.is_done or not data
+                if is_over:
+                    batch += self._stream.end(is_done=self._decoder.is_done)
+            except (UpstreamError, RecursionError):
+                if batch:
+                    yield batch
+                raise
+            if batch:
+                yield batch
+
+    async def _next(self, source: Source) -> bytes:
+        """Read what is there, b"" at the end. After the last finish the end may be waited for briefly."""
+        if not self._stream.is_finished:
+            return await source.readany()
+        try:
+            async with asyncio.timeout(self._trailer_s):
+                return await source.readany()
+        except (TimeoutError, Cut):
+            return b""  # the answer is whole; only its trailer is missing
+
+    def _read(self, data: bytes, batch: list[ProviderEvent | TextRun]) -> None:
+        if not data:
+            rest = self._runs.rest()
+            events = (self._feed(rest) if rest else []) + self._decoder.finish()
+        else:
+            if self._decoder.is_between_events:
+                run, data = self._runs.take(data)
+                if run is not None:
+                    batch.append(run)
+            events = self._feed(data) if data else []
+        for event in events:
+            self._parse(event, batch)
+
+    def _feed(self, data: bytes) -> list[SseEvent]:
+        try:
+            return self._decoder.feed(data)
+        except EventTooLong as error:
+            raise self._errors.fault("malformed", str(error)) from error
+
+    def _parse(self, event: SseEvent, batch: list[ProviderEvent | TextRun]) -> None:
+        for payload in _payloads(event, self._errors):
+            chunk: Chunk | None = self._stream.chunk(payload)
+            if chunk is not None:
+                batch.append(chunk)
+                if event.is_plain:
+                    self._runs.learn(event.data, payload, chunk)
+
+
+def _payloads(event: SseEvent, errors: ErrorReader) -> Iterator[Any]:
+    """Parse an event. Lines that are each an object came from a server that ends events with one LF."""
+    try:
+        payload = json.loads(event.data)
+    except ValueError as whole_error:
+        lines = [line for line in event.data.split(b"\n") if line.strip() not in (b"", b"[DONE]")]
+        if b"\n" not in event.data:
+            lines = []
+        try:
+            yield from [json.loads(line) for line in lines]
+        except ValueError:
+            lines = []
+        if not lines:
+            message = "the upstream sent an event that is not JSON"
+            raise errors.fault("malformed", message, raw=sample(event.data)) from whole_error
+        return
+    is_bare_error = event.name == "error" and not (isinstance(payload, dict) and "error" in payload)
+    yield {"error": payload} if is_bare_error else payload
+
+
+def sample(data: bytes) -> str:
+    """The beginning of some bytes, as words for people."""
+    return data[: 8 * 1024].decode("utf-8", "replace")

@@ -1,0 +1,305 @@
+"""Connection: one HTTP/1.1 connection to an upstream, and Answer, what is being read from it.
+
+Parsing is httptools' (Node.js' llhttp); here is when bytes are read, kept, refused and handed on. An upstream
+may send anything: nothing it sends is trusted, buffered without bound, or left over for the next request.
+Knows nothing of addresses, pools, JSON or deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httptools
+
+from ionrouter.providers.http_faults import Cut, Disconnected, HttpFault, Malformed
+from ionrouter.providers.inflate import Inflater, inflater_for
+
+MAX_HEAD_BYTES = 64 * 1024  # status line, headers, 1xx before them; also trailers and chunk framing
+HIGH_WATER_BYTES = 128 * 1024  # unread bytes at which reading pauses, and TCP carries the pressure upstream
+LARGE_BODY_BYTES = 64 * 1024  # from here on a body is not copied to stand behind its head
+
+
+class Answer:
+    """One response: status and headers (names in lower case), then its body in the pieces that were read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.status = 0  # 0: the head has not come
+        self.headers: dict[str, str] = {}
+        self.is_whole = False
+        self._connection: Connection | None = connection  # None: given back or closed
+        self._pieces: list[bytes] = []
+        self._num_held = 0
+        self._fault: HttpFault | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._inflater: Inflater | None = None
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def head(self) -> None:
+        """Wait for status and headers; raises HttpFault."""
+        while self.status == 0:
+            if self._fault is not None:
+                raise self._fault
+            await self._wait()
+
+    async def readany(self) -> bytes:
+        """Wait for bytes and take all there are; b"" at the end. What came before a cut comes first."""
+        while True:
+            if self._pieces:
+                return self._take()
+            if self._fault is not None:
+                raise self._fault
+            if self.is_whole:
+                return b""
+            await self._wait()
+
+    async def read(self, max_bytes: int) -> bytes:
+        """Read to the end or to about `max_bytes`, whichever is first."""
+        parts = bytearray()
+        while len(parts) < max_bytes and (data := await self.readany()):
+            parts += data
+        return bytes(parts)
+
+    def release(self, drain_s: float) -> None:
+        """Give the connection back: at once if the body has ended, else if it does within `drain_s`."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._pieces.clear()
+            connection.let_go(self, drain_s)
+
+    def close(self) -> None:
+        """Close the connection now, whatever is under way; nothing if it was given back."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.abort()
+
+    # Called by the connection.
+
+    def begin(self, status: int, headers: dict[str, str]) -> None:
+        self.headers = headers
+        try:
+            self._inflater = inflater_for(headers.get("content-encoding", ""))
+        except HttpFault as fault:
+            self.fail(fault)
+            return
+        self.status = status
+
+    def feed(self, data: bytes) -> None:
+        if self._connection is None:
+            return  # given back: only the end matters
+        for piece in (data,) if self._inflater is None else self._inflated(self._inflater, data):
+            self._pieces.append(piece)
+            self._num_held += len(piece)
+        if self._num_held >= HIGH_WATER_BYTES:
+            self._connection.pause()
+
+    def fail(self, fault: HttpFault) -> None:
+        if self._fault is None and not self.is_whole:
+            self._fault = fault
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @property
+    def has_failed(self) -> bool:
+        return self._fault is not None
+
+    def _inflated(self, inflater: Inflater, data: bytes) -> list[bytes]:
+        try:
+            return inflater.feed(data)
+        except HttpFault as fault:
+            self.fail(fault)
+            return []
+
+    def _take(self) -> bytes:
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._num_held = 0
+        if self._connection is not None:
+            self._connection.resume()
+        return data
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
+class Connection(asyncio.Protocol):
+    """Serves one request at a time. `on_free` is told when the next may come, `on_lost` when none can."""
+
+    def __init__(self, on_free: Callable[[Connection], None], on_lost: Callable[[Connection], None]) -> None:
+        self.num_asked = 0
+        self.free_since = 0.0  # of the loop's clock
+        self._on_free, self._on_lost = on_free, on_lost
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: Answer | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._num_unproductive = 0  # bytes read since the last one of a body
+        self._is_paused = self._ends_with_connection = self._is_spoiled = self._is_informational = False
+        self._drain: asyncio.TimerHandle | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Ask whether the next request may go out."""
+        return self._transport is not None and not self._transport.is_closing() and self._answer is None
+
+    def ask(self, head: bytes, body: bytes) -> Answer:
+        """Send a request; what comes back is in the answer."""
+        assert self._transport is not None and self._answer is None
+        self.num_asked += 1
+        self._num_unproductive, self._ends_with_connection = 0, False
+        self._answer = answer = Answer(self)
+        if len(body) < LARGE_BODY_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+        return answer
+
+    def let_go(self, answer: Answer, drain_s: float) -> None:
+        """Take the connection back from an answer nobody reads any longer."""
+        if answer is not self._answer or self._transport is None:
+            return
+        self.resume()
+        if answer.is_whole:
+            self._free()
+        elif answer.has_failed or drain_s <= 0:
+            self.abort()
+        else:
+            self._drain = asyncio.get_running_loop().call_later(drain_s, self.abort)
+
+    def abort(self) -> None:
+        """Close at once; unsent and unread bytes are dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._end(Disconnected())
+
+    def pause(self) -> None:
+        if not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _free(self) -> None:
+        """The exchange is over: keep the connection, if nothing speaks against it."""
+        assert self._transport is not None
+        self._answer = None
+        if self._drain is not None:
+            self._drain.cancel()
+            self._drain = None
+        is_sent = self._transport.get_write_buffer_size() == 0  # it may answer before it has heard all
+        if self._is_spoiled or not is_sent or self._transport.is_closing():
+            self.abort()
+        else:
+            self.free_since = asyncio.get_running_loop().time()
+            self._on_free(self)
+
+    def _end(self, fault: HttpFault) -> None:
+        """No byte will come any more."""
+        transport, self._transport = self._transport, None
+        answer, self._answer = self._answer, None
+        if self._drain is not None:
+            self._drain.cancel()
+            self._drain = None
+        if answer is not None:
+            answer.fail(fault)
+        if transport is not None:
+            self._on_lost(self)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        answer = self._answer
+        if answer is None:
+            self.abort()  # nobody asked
+            return
+        self._num_unproductive += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._refuse(answer, str(error))
+            return
+        if self._num_unproductive > MAX_HEAD_BYTES:
+            self._refuse(answer, f"{MAX_HEAD_BYTES} bytes of headers and no end")
+        elif answer.has_failed:
+            self.abort()
+        elif answer.is_whole and answer._connection is None:
+            self._free()  # it was only waited for
+        else:
+            answer.wake()
+
+    def eof_received(self) -> bool:
+        if self._answer is not None and self._ends_with_connection and not self._answer.has_failed:
+            self._answer.is_whole = self._is_spoiled = True
+            self._answer.wake()
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        answer = self._answer
+        number = error.errno if isinstance(error, OSError) else None
+        has_begun = answer is not None and (answer.status > 0 or self._num_unproductive > 0)
+        self._end(Cut(number) if has_begun else Disconnected(number))
+
+    def _refuse(self, answer: Answer, why: str) -> None:
+        answer.fail(Malformed(why))
+        self.abort()
+
+    # httptools. What is raised here would be lost; faults are noted instead.
+
+    def on_message_begin(self) -> None:
+        self._headers.clear()
+        if self._answer is not None and self._answer.is_whole:
+            self._is_spoiled = True  # more than was asked for
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        answer, status = self._answer, self._parser.get_status_code()
+        assert answer is not None
+        self._is_informational = 100 <= status < 200
+        if answer.is_whole or (self._is_informational and status != 101):
+            return
+        headers = _joined(self._headers)
+        coding = headers.get("transfer-encoding", "")
+        if status == 101 or (coding and coding.rpartition(",")[2].strip().lower() != "chunked"):
+            answer.fail(Malformed("a switch of protocols" if status == 101 else "a body without an end"))
+            return
+        self._ends_with_connection = "content-length" not in headers and not coding
+        self._is_spoiled = not self._parser.should_keep_alive()
+        answer.begin(status, headers)
+
+    def on_body(self, data: bytes) -> None:
+        self._num_unproductive = 0
+        if self._answer is not None and not self._answer.is_whole:
+            self._answer.feed(data)
+
+    def on_message_complete(self) -> None:
+        if self._answer is not None and not self._is_informational and not self._answer.has_failed:
+            self._answer.is_whole = True
+
+
+def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Names in lower case; repeated fields joined by ", " (RFC 9110, 5.3)."""
+    joined: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

@@ -1,0 +1,207 @@
+"""Pool: kept connections by origin, opened within a deadline, counted against one cap.
+
+A request goes out on a kept connection where there is one. If that connection turns out to have been closed
+by the other side before one byte of an answer came, and only then, the request goes out once more on a
+fresh one (RFC 9112, 9.3.1). Knows nothing of what is asked or answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aiohappyeyeballs
+
+from ionrouter.providers.connection import Answer, Connection
+from ionrouter.providers.http_faults import (
+    AddressNotAllowed,
+    ConnectTooLong,
+    Disconnected,
+    NotConnected,
+    NotResolved,
+)
+
+KEEPALIVE_S = 30.0  # shorter than what servers keep idle connections for
+NEXT_ADDRESS_S = 0.25  # RFC 8305's delay before another address is tried beside a slow one
+
+AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]  # as getaddrinfo returns them
+Resolve = Callable[[str, int], Awaitable[Sequence[AddressInfo]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a connection leads: connections are shared by requests of one origin alone."""
+
+    host: str
+    port: int
+    is_tls: bool
+    is_private: bool  # may lead to private addresses only
+
+
+async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
+    """Ask the system for a name's addresses; raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return [(family, kind, proto, name, address) for family, kind, proto, name, address in found]
+
+
+class Pool:
+    """All connections of one process to upstreams. `resolvers`: for any address, for private ones only."""
+
+    def __init__(self, resolvers: tuple[Resolve, Resolve], max_connections: int) -> None:
+        self._resolvers = resolvers
+        self._slots = asyncio.Semaphore(max_connections)
+        self._free: dict[Origin, dict[Connection, None]] = {}  # oldest first
+        self._all: set[Connection] = set()
+        self._tls: ssl.SSLContext | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def ask(self, origin: Origin, head: bytes, body: bytes, connect_s: float) -> Answer:
+        """Send a request and wait for the head of its answer; raises HttpFault, OSError, ssl.SSLError."""
+        kept = self._take(origin)
+        if kept is not None:
+            try:
+                return await _answered(kept, head, body)
+            except Disconnected:  # closed while it lay here, and not one byte came
+                if self._is_closed:
+                    raise
+        return await _answered(await self._connected(origin, connect_s), head, body)
+
+    async def close(self) -> None:
+        """Close every connection at once; for good."""
+        self._is_closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in list(self._all):
+            connection.abort()
+        self._free.clear()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def _take(self, origin: Origin) -> Connection | None:
+        """Take the connection that was used last: the others may grow old and go."""
+        kept = self._free.get(origin)
+        oldest = asyncio.get_running_loop().time() - KEEPALIVE_S
+        while kept:
+            connection, _ = kept.popitem()
+            if connection.is_usable and connection.free_since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connected(self, origin: Origin, connect_s: float) -> Connection:
+        """Open a connection: a place under the cap, name look-up, TCP and TLS together in `connect_s`."""
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(connect_s):
+                await self._claim_slot()
+                try:
+                    connection = await self._open(origin)
+                finally:
+                    if connection is None:
+                        self._slots.release()
+        except TimeoutError:
+            raise ConnectTooLong from None
+        self._all.add(connection)
+        return connection
+
+    async def _claim_slot(self) -> None:
+        if self._slots.locked():
+            self._close_one_idle()
+        await self._slots.acquire()
+
+    def _close_one_idle(self) -> None:
+        for kept in self._free.values():
+            if kept:
+                next(iter(kept)).abort()
+                return
+
+    async def _open(self, origin: Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        addresses = await self._addresses(origin)
+        try:
+            connected = await aiohappyeyeballs.start_connection(
+                addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop
+            )
+            try:
+                return await self._connection(origin, connected)
+            except BaseException:
+                connected.close()
+                raise
+        except ssl.SSLError:
+            raise
+        except OSError as error:
+            raise NotConnected(error.errno) from error
+
+    async def _connection(self, origin: Origin, connected: socket.socket) -> Connection:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        kept = self._free.setdefault(origin, {})
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(partial(self._keep, kept), partial(self._forget, kept)),
+            sock=connected,
+            ssl=self._context() if origin.is_tls else None,
+            server_hostname=origin.host if origin.is_tls else None,
+        )
+        if not connection.is_usable:
+            raise NotConnected
+        return connection
+
+    async def _addresses(self, origin: Origin) -> Sequence[AddressInfo]:
+        try:
+            found = await self._resolvers[origin.is_private](origin.host, origin.port)
+        except AddressNotAllowed:
+            raise
+        except OSError:
+            raise NotResolved from None
+        if not found:
+            raise NotResolved
+        return found
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:  # reading the system's certificates takes a while
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def _keep(self, kept: dict[Connection, None], connection: Connection) -> None:
+        if self._is_closed:
+            connection.abort()
+            return
+        kept[connection] = None
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._drop_old)
+
+    def _drop_old(self) -> None:
+        """Close what has lain idle too long; comes again while anything lies there."""
+        self._sweep = None
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - KEEPALIVE_S
+        for kept in self._free.values():
+            for connection in [c for c in kept if c.free_since <= oldest]:
+                connection.abort()
+        if any(self._free.values()):
+            self._sweep = loop.call_later(KEEPALIVE_S / 2, self._drop_old)
+
+    def _forget(self, kept: dict[Connection, None], connection: Connection) -> None:
+        kept.pop(connection, None)
+        if connection in self._all:
+            self._all.discard(connection)
+            self._slots.release()
+
+
+async def _answered(connection: Connection, head: bytes, body: bytes) -> Answer:
+    answer = connection.ask(head, body)
+    try:
+        await answer.head()
+    except BaseException:
+        answer.close()
+        raise
+    return answer
