@@ -72,18 +72,22 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]])
-async def test_no_prompt_has_more_tokens_than_a_limit_reserves(
-    weights: Path, system: list[dict[str, Any]]
-) -> None:
+TOOL = {"type": "function", "function": {"name": "weather", "description": "天气", "parameters": {}}}
+
+
+async def test_no_prompt_has_more_tokens_than_a_limit_reserves(weights: Path) -> None:
     endpoint = local_endpoint(weights)
+    system = {"role": "system", "content": "Be brief."}
+    several = [{"role": "user", "content": text} for text in TEXTS]
+    bodies: list[dict[str, Any]] = [{"messages": [message]} for message in several]
+    bodies += [{"messages": [system, *several]}]
+    bodies += [{"messages": several[:1], "tools": [TOOL] * count} for count in (1, 8)]
     async with provider_of(endpoint, cache=weights.parent) as provider:
-        for text in TEXTS:
-            messages = [*system, {"role": "user", "content": text * 5}]
-            body = {"temperature": 0, "max_tokens": 1, "messages": messages}
-            reply = await ask(provider, ion_request(endpoint, body))
+        for body in bodies:
+            asked = body | {"temperature": 0, "max_tokens": 1}
+            reply = await ask(provider, ion_request(endpoint, asked))
             assert reply.usage is not None
-            assert 0 < reply.usage.prompt_tokens <= most_prompt_tokens(request(body=body))
+            assert 0 < reply.usage.prompt_tokens <= most_prompt_tokens(request(body=asked))
 
 
 async def test_thirty_two_at_once_say_what_each_says_alone(weights: Path) -> None:
