@@ -7,10 +7,12 @@ handler), the OpenAI SDK's parsed chunks, and litellm's translation for everythi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextvars import ContextVar
 from typing import Any
 
 from ionrouter.schema import json
 
+CONNECT_S: ContextVar[float | None] = ContextVar("connect_s", default=None)  # of the call under way
 _RAW_HANDLER = "OpenAIChatCompletionStreamingHandler"
 _SDK_STREAM = "AsyncStream"
 _SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data"}
@@ -55,6 +57,7 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any
         if details.get("log_event_type") == "post_api_call":
             seen["original"] = details.get("original_response")
 
+    CONNECT_S.set(call["connect_s"])
     functions = {
         "chat": litellm.acompletion,
         "completions": litellm.atext_completion,

@@ -19,7 +19,7 @@ from typing import Any
 
 from ionrouter.providers.frames import WINDOW_BYTES, encode, read_frame
 from ionrouter.providers.litellm_errors import describe
-from ionrouter.providers.litellm_stream import raw_answer, stream_payloads
+from ionrouter.providers.litellm_stream import CONNECT_S, raw_answer, stream_payloads
 
 
 def import_litellm() -> Any:
@@ -39,17 +39,23 @@ def import_litellm() -> Any:
     litellm.num_retries = 0
     litellm.disable_aiohttp_trust_env = True
     logging.disable(logging.CRITICAL)
-    _forbid_redirects()
+    _mend_clients()
     return litellm
 
 
-def _forbid_redirects() -> None:
-    """litellm's clients follow redirects, which would carry prompts to another host; no cookies either."""
+def _mend_clients() -> None:
+    """litellm's clients follow redirects, which would carry prompts to another host; no cookies either.
+
+    For most providers litellm makes one number of the deadlines, and the one for connecting gets lost.
+    """
     import httpx
 
     send = httpx.AsyncClient.send
 
     async def send_once(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+        if (connect_s := CONNECT_S.get()) is not None:
+            deadlines = {**request.extensions.get("timeout", {}), "connect": connect_s}
+            request.extensions = {**request.extensions, "timeout": deadlines}
         response = await send(self, request, **{**options, "follow_redirects": False})
         self.cookies.clear()
         return response
