@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     stats = command("stats", run_stats, "show a running server's latency, throughput and uptime per route")
     stats.add_argument("model", nargs="?")
     _add_url(stats)
+    command("store", run_store, "bring the state database up to date and say what is in it")
     _add_keys(command("keys", _needs_action, "make and manage API keys"))
     return root
 
@@ -135,6 +136,13 @@ async def _serve(settings: Settings, redactor: Redactor) -> None:
 
 def _announce(url: str) -> None:
     print(f"ionrouter listens on {url} (clients: base_url={url}/api/v1)", file=sys.stderr, flush=True)
+
+
+def run_store(args: argparse.Namespace) -> int:
+    """Make or upgrade the tables; says where they are and what they hold."""
+    from ionrouter.commands import store
+
+    return store.prepare(_settings(args))
 
 
 def run_check(args: argparse.Namespace) -> int:

@@ -55,8 +55,8 @@ def test_kill_9_books_what_was_reserved_under_a_limit(tmp_path: Path) -> None:
         assert lost["usage"] == RESERVED
         card = second.manage(f"/keys/{digest}")["data"]
         assert (card["usage"], card["limit_remaining"]) == (RESERVED, round(0.001 - RESERVED, 12))
-        (aborted,) = second.server.events("requests_aborted")
-        assert (aborted["count"], aborted["booked"]) == (1, RESERVED)
+        (lost_event,) = second.server.events("requests_lost")
+        assert (lost_event["count"], lost_event["booked"]) == (1, RESERVED)
     with bank(tmp_path) as third:  # once
         assert third.manage(f"/keys/{digest}")["data"]["usage"] == RESERVED
 

@@ -17,7 +17,7 @@ import structlog
 
 from ionrouter.schema import json
 from ionrouter.schema.assemble import Assembly
-from ionrouter.schema.events import Chunk, Complete, Event, RequestRecord
+from ionrouter.schema.events import Chunk, Complete, Event, RequestRecord, TextRun
 from ionrouter.schema.request import Client, InferenceRequest
 from ionrouter.store import generation
 from ionrouter.store.database import Statement, StoreFault
@@ -107,12 +107,12 @@ class Ledger:
             self.writer.hurry()  # so that a crash does not forget what was held
         return write
 
-    def hear(self, request_id: str, event: Event) -> None:
+    def hear(self, request_id: str, event: Event | TextRun) -> None:
         """Collect what is answered, where words are kept."""
         if not self.keeps_words:
             return
         running = self._running.get(request_id)
-        if running is not None and isinstance(event, Chunk | Complete):
+        if running is not None and isinstance(event, Chunk | Complete | TextRun):
             running.assembly.add(event)
 
     def end(self, record: RequestRecord, client: Client) -> None:
@@ -177,7 +177,7 @@ class Ledger:
                 self.writer.put_lazily(statements)
         if rows:
             _log.warning(
-                "requests_aborted", count=len(rows), booked=round(sum(row.reserved for row in rows), 12)
+                "requests_lost", count=len(rows), booked=round(sum(row.reserved for row in rows), 12)
             )
 
     async def refresh(self) -> None:
