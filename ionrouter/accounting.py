@@ -14,7 +14,7 @@ from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.worst_case import worst_case
 from ionrouter.errors import RequestError
-from ionrouter.schema.events import Event, RequestRecord
+from ionrouter.schema.events import Event, RequestRecord, TextRun
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.store.key_watch import KeyWatch
 from ionrouter.store.keys import ApiKey, KeyStore
@@ -67,7 +67,7 @@ class Accounts:
     def begin(self, request: InferenceRequest, started_at: float) -> None:
         self.ledger.begin(request, started_at)
 
-    def hear(self, request_id: str, event: Event) -> None:
+    def hear(self, request_id: str, event: Event | TextRun) -> None:
         self.ledger.hear(request_id, event)
 
     def end(self, record: RequestRecord, request: InferenceRequest) -> None:

@@ -8,7 +8,6 @@ AttemptRecord, no flight in the health, no claimed trial, and a closed upstream.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import replace
 
 import structlog
@@ -20,8 +19,20 @@ from ionrouter.balancing.health import Flight
 from ionrouter.balancing.verdict import INTERNAL
 from ionrouter.errand import Errand, Parts, Trace, client_left, lost_race
 from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.base import BatchingClient
 from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
-from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished, ProviderEvent
+from ionrouter.schema.events import (
+    Batch,
+    Chunk,
+    Committed,
+    Complete,
+    Event,
+    Finished,
+    ProviderBatch,
+    ProviderEvent,
+    TextRun,
+    flat,
+)
 from ionrouter.schema.json import dumps
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.usage import Cost, Usage
@@ -48,17 +59,26 @@ class Attempt:
         self._held: list[Chunk] = []
         self._num_held_bytes, self._is_settled = 0, False
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Yield Committed, then Chunks or one Complete, then Finished; UpstreamError on any fault."""
+    def events(self) -> AsyncIterator[Event]:
+        """The same as `batches`, one after the other."""
+        return flat(self.batches())
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Yield Committed, then Chunks or one Complete, then Finished; UpstreamError on any fault.
+
+        What came together goes out together; the first batch begins with Committed.
+        """
         if self._is_settled:
             raise lost_race()
         errand = self._errand
         flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
         self._flight, failure = flight, client_left()  # unless something else ends it
         try:
-            async with aclosing(self._answer(flight)) as answer:  # type: ignore[type-var]
-                async for event in answer:
-                    yield event
+            async with opened(self) as source:
+                while (batch := await source.next()) is not None:
+                    if out := self._taken(batch, flight):
+                        yield out
+            yield self._end(flight)
         except UpstreamError as error:
             error.provider = error.provider or self._provider()  # clients and deadlines need not know it
             failure = error
@@ -90,23 +110,24 @@ class Attempt:
         """Ask whether the upstream has sent something that a client could use."""
         return self._tally.first_at is not None
 
-    async def _answer(self, flight: Flight) -> AsyncIterator[Event]:
-        """The good path: upstream events in, client events out."""
-        async with opened(self) as source:
-            while (event := await source.next()) is not None:
-                self._tally.add(event, self._parts.clock())
-                flight.has_answered = self._ttft_s() is not None
-                for out in self._admit(event, flight):
-                    yield out
-        for out in self._end(flight):
-            yield out
+    def _taken(self, batch: ProviderBatch, flight: Flight) -> list[Event | TextRun]:
+        """Count what came in, and see what of it goes out."""
+        now = self._parts.clock()
+        out: list[Event | TextRun] = []
+        for event in batch:
+            self._tally.add(event, now)
+            flight.has_answered = flight.has_answered or self._ttft_s() is not None
+            if not self._errand.request.stream:
+                self._assembly.add(event)
+            elif self.is_committed:
+                out.append(as_chunk(event) if isinstance(event, Complete) else event)
+            else:
+                for chunk in event.chunks() if isinstance(event, TextRun) else (event,):
+                    out += self._admit(as_chunk(chunk) if isinstance(chunk, Complete) else chunk, flight)
+        return out
 
-    def _admit(self, event: ProviderEvent, flight: Flight) -> list[Event]:
+    def _admit(self, chunk: Chunk, flight: Flight) -> list[Event]:
         """Hold back what commits nothing, commit on the first that does, then pass on."""
-        if not self._errand.request.stream:
-            self._assembly.add(event)
-            return []
-        chunk = as_chunk(event) if isinstance(event, Complete) else event
         if self.is_committed:
             return [chunk]
         if not chunk.commits:
@@ -266,17 +287,17 @@ class Attempt:
     def limit(self) -> tuple[float, str]:
         """Seconds that the next event may take, and what is waited for."""
         errand, now = self._errand, self._parts.clock()
-        timeouts = errand.endpoint.timeouts
-        limits = [(errand.deadline - now, "a whole answer")]
-        if errand.upstream.stream and self._tally.first_at is None:
-            limits.append((self._started_at + timeouts.first_token_s - now, "the first token"))
-        elif errand.upstream.stream:
-            limits.append((timeouts.inter_token_s, "the next token"))
-        return min(limits)
+        timeouts, limit = errand.endpoint.timeouts, (errand.deadline - now, "a whole answer")
+        if not errand.upstream.stream:
+            return limit
+        if self._tally.first_at is None:
+            return min(limit, (self._started_at + timeouts.first_token_s - now, "the first token"))
+        return min(limit, (timeouts.inter_token_s, "the next token"))
 
-    def open(self) -> AsyncIterator[ProviderEvent]:
+    def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work upstream."""
-        return self._errand.client.stream(self._errand.upstream)
+        client, request = self._errand.client, self._errand.upstream
+        return client.batches(request) if isinstance(client, BatchingClient) else client.stream(request)
 
     def may_reconnect(self, error: BaseException) -> bool:
         """Ask whether the same endpoint deserves another connection; claims it from the retry budget."""

@@ -17,7 +17,7 @@ from ionrouter.errand import Parts, Trace
 from ionrouter.errors import StreamBroken, UpstreamError
 from ionrouter.race import patience_with, raced
 from ionrouter.routing.table import RoutingSettings
-from ionrouter.schema.events import Event
+from ionrouter.schema.events import Batch
 from ionrouter.schema.request import InferenceRequest
 
 
@@ -28,8 +28,8 @@ async def dispatch(
     settings: RoutingSettings,
     parts: Parts,
     trace: Trace,
-) -> AsyncIterator[Event]:
-    """Yield Committed, then Chunks or one Complete, then Finished.
+) -> AsyncIterator[Batch]:
+    """Yield Committed, then Chunks or one Complete, then Finished, in batches as they came.
 
     Raises RequestError or AllAttemptsFailed before commit, StreamBroken after. `trace` holds every attempt,
     also when the caller closes the iterator early.
@@ -38,12 +38,12 @@ async def dispatch(
     walk = departures.walk
     while (departure := departures.next()) is not None:
         after_s = patience_with(departure, departures)
-        alone = departure.attempt.events
-        events = alone() if after_s is None else raced(departure, after_s, departures)
+        alone = departure.attempt.batches
+        batches = alone() if after_s is None else raced(departure, after_s, departures)
         try:
-            async with aclosing(events) as source:  # type: ignore[type-var]
-                async for event in source:
-                    yield event
+            async with aclosing(batches) as source:  # type: ignore[type-var]
+                async for batch in source:
+                    yield batch
             return
         except UpstreamError as error:
             if trace.committed is not None:

@@ -18,7 +18,7 @@ from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.walk import still_allows
 from ionrouter.departures import Departure, Departures
 from ionrouter.errors import UpstreamError
-from ionrouter.schema.events import Event
+from ionrouter.schema.events import Batch
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +39,8 @@ def patience_with(departure: Departure, departures: Departures) -> float | None:
     return patience_s(hedge, parts.book.of(candidate.endpoint), stream, parts.clock())
 
 
-async def raced(first: Departure, after_s: float, departures: Departures) -> AsyncIterator[Event]:
-    """Yield the events of the first attempt, or of the rival that it gets `after_s` later.
+async def raced(first: Departure, after_s: float, departures: Departures) -> AsyncIterator[Batch]:
+    """Yield the batches of the first attempt, or of the rival that it gets `after_s` later.
 
     Raises the UpstreamError of the leg that failed last; the walk has noted every one.
     """
@@ -49,8 +49,8 @@ async def raced(first: Departure, after_s: float, departures: Departures) -> Asy
         race.enter(first)
         winner = await race.run(after_s)
         yield winner.begun.result()
-        async for event in winner.events:
-            yield event
+        async for batch in winner.batches:
+            yield batch
     finally:
         await race.close()
 
@@ -58,15 +58,15 @@ async def raced(first: Departure, after_s: float, departures: Departures) -> Asy
 @dataclass(slots=True)
 class _Leg:
     departure: Departure
-    events: AsyncIterator[Event]
-    begun: asyncio.Task[Event]  # ends with the commit
+    batches: AsyncIterator[Batch]
+    begun: asyncio.Task[Batch]  # ends with the commit
 
     async def close(self) -> None:
         if not self.begun.done():
             await asyncio.wait({self.begun})
         if not self.begun.cancelled():
             self.begun.exception()  # looked at: nobody need be told
-        await self.events.aclose()  # type: ignore[attr-defined]
+        await self.batches.aclose()  # type: ignore[attr-defined]
 
 
 @dataclass(slots=True)
@@ -80,8 +80,8 @@ class _Race:
         for leg in self.legs:
             leg.departure.attempt.rivals.append(attempt)
             attempt.rivals.append(leg.departure.attempt)
-        events = attempt.events()
-        self.legs.append(_Leg(departure, events, asyncio.create_task(_first(events), name="leg")))
+        batches = attempt.batches()
+        self.legs.append(_Leg(departure, batches, asyncio.create_task(_first(batches), name="leg")))
 
     async def run(self, after_s: float) -> _Leg:
         """Wait until a leg commits; raises the last one's error when none did."""
@@ -148,5 +148,5 @@ class _Race:
                 stack.push_async_callback(leg.close)
 
 
-async def _first(events: AsyncIterator[Event]) -> Event:
-    return await anext(events)
+async def _first(batches: AsyncIterator[Batch]) -> Batch:
+    return await anext(batches)

@@ -35,7 +35,7 @@ from ionrouter.routing.naming import routes_of
 from ionrouter.routing.resolve import serves
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
 from ionrouter.schema.compression import compressed, wants_compression
-from ionrouter.schema.events import Committed, Event, Finished, Observer, RequestRecord
+from ionrouter.schema.events import Batch, Committed, Event, Finished, Observer, RequestRecord, TextRun, flat
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.shadow import Shadows
@@ -128,8 +128,12 @@ class Router:
         """Run resolve and select dry, for people; claims nothing."""
         return explained(request, self.select(request), Moment(self.book, self._parts.clock()))
 
-    async def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
-        """Serve one request: Committed, then Chunks or one Complete, then Finished.
+    def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
+        """The same as `batches`, one after the other."""
+        return flat(self.batches(request))
+
+    async def batches(self, request: InferenceRequest) -> AsyncIterator[Batch]:
+        """Serve one request: Committed, then Chunks or one Complete, then Finished, in batches as they came.
 
         Raises RequestError, AvailabilityError or AllAttemptsFailed before commit, StreamBroken after. One
         RequestRecord goes to the observers before Finished is yielded, or when the request ends otherwise;
@@ -148,17 +152,19 @@ class Router:
                 self._books.begin(request, started_at)
             if plan.routes[0].shadow is not None and self.makers.find(request) is None:
                 self.shadows.follow(request, plan, settings)
-            events = dispatch(plan, request, self._clients, settings, self._parts, trace)
-            async with aclosing(events) as source:  # type: ignore[type-var]
-                async for event in source:
-                    self._hear(request, event, plan, trace)
-                    if isinstance(event, Finished):
+            batches = dispatch(plan, request, self._clients, settings, self._parts, trace)
+            async with aclosing(batches) as source:  # type: ignore[type-var]
+                async for batch in source:
+                    for event in batch:
+                        self._hear(request, event, plan, trace)
+                    if isinstance(batch[-1], Finished):
+                        if request.stream and len(batch) > 1:
+                            yield batch[:-1]  # only the last event waits
+                            batch = batch[-1:]
                         ending.status = 200
                         self._report(request, trace, started_at, ending)
                         await self._kept(request)
-                    elif self._books is not None:
-                        self._books.hear(request.id, event)
-                    yield event
+                    yield batch
         except Exception as error:
             ending.status, ending.error = _status(error), str(error)
             self._report(request, trace, started_at, ending)
@@ -171,14 +177,18 @@ class Router:
         finally:
             self._report(request, trace, started_at, ending)
 
-    def _hear(self, request: InferenceRequest, event: Event, plan: Plan, trace: Trace) -> None:
+    def _hear(self, request: InferenceRequest, event: Event | TextRun, plan: Plan, trace: Trace) -> None:
         """Let the session, and thoughts that only it can read, come back to the endpoint that answered."""
+        if self._books is not None and not isinstance(event, Finished):
+            self._books.hear(request.id, event)
         if isinstance(event, Committed):
             served = (c.endpoint for c in plan.candidates if c.endpoint.id == event.endpoint_id)
             trace.endpoint = next(served, None)
-        elif trace.endpoint is not None and not isinstance(event, Finished):
+        elif trace.endpoint is None or isinstance(event, TextRun):
+            return
+        elif not isinstance(event, Finished):
             self.makers.hear(request, event, trace.endpoint.identity)
-        elif trace.endpoint is not None and isinstance(event, Finished):  # an error changes nothing
+        else:  # an error changes nothing
             self.affinity.remember(request, trace.endpoint, self._parts.clock(), event.usage)
             self.makers.served(request, trace.endpoint.identity)
 
@@ -214,7 +224,7 @@ class Books(Protocol):
         """Note that it goes out."""
         ...
 
-    def hear(self, request_id: str, event: Event) -> None:
+    def hear(self, request_id: str, event: Event | TextRun) -> None:
         """Note what is answered."""
         ...
 

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol, Self, cast
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt
 
+from ionrouter.alarm import Alarm
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.schema.events import ProviderEvent
+from ionrouter.schema.events import ProviderBatch, ProviderEvent
 
 log = structlog.get_logger(__name__)
-
-MAX_CONNECTIONS = 2
 
 
 class Work(Protocol):
     """What is to be done upstream, and its rules."""
 
-    def open(self) -> AsyncIterator[ProviderEvent]:
-        """Start the work."""
+    def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
+        """Start the work; what comes together may come as one list."""
         ...
 
     def limit(self) -> tuple[float, str]:
@@ -42,69 +39,87 @@ class Work(Protocol):
 
 
 class Upstream:
-    """An opened upstream: `next` is the next event within its deadline, None at the end."""
+    """An opened upstream: `next` is what came together, within its deadline; None at the end."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._events: AsyncIterator[ProviderEvent] | None = None
-        self._first: ProviderEvent | None = None
+        self._batches: AsyncIterator[ProviderEvent | ProviderBatch] | None = None
+        self._first: ProviderBatch | None = None
         self._has_first = False
+        self._alarm = Alarm(self._ring)
+        self._task: asyncio.Task[Any] | None = None  # that waits now
+        self._has_rung = False
 
-    async def open(self) -> None:
+    async def __aenter__(self) -> Self:
         """Connect and wait for the first event; a refused connection is tried once more."""
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(MAX_CONNECTIONS),
-            wait=self._wait_s,
-            retry=self._may_reconnect,
-            reraise=True,
-        )
-        await retrying(self._connect)
+        try:
+            await self._connect()
+        except BaseException as error:
+            try:
+                if not self._work.may_reconnect(error):
+                    raise
+                await asyncio.sleep(self._work.jitter_s())
+                await self._connect()
+            except BaseException:
+                await self._close()
+                raise
+        return self
 
-    def _may_reconnect(self, state: RetryCallState) -> bool:
-        """Ask for another connection, but not after the last: asking claims it from a budget."""
-        error = state.outcome.exception() if state.outcome is not None else None
-        is_last = state.attempt_number >= MAX_CONNECTIONS
-        return error is not None and not is_last and self._work.may_reconnect(error)
-
-    def _wait_s(self, _state: RetryCallState) -> float:
-        return self._work.jitter_s()
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
 
     async def _connect(self) -> None:
-        await self.close()
-        self._events = self._work.open()
-        self._first, self._has_first = await self._timed(self._events), True
+        await self._close()
+        self._batches = self._work.open()
+        self._first, self._has_first = await self._timed(self._batches), True
 
-    async def next(self) -> ProviderEvent | None:
-        """Wait for the next event; UpstreamError `timeout` when it does not come."""
+    async def next(self) -> ProviderBatch | None:
+        """Wait for the next events; UpstreamError `timeout` when they do not come."""
         if self._has_first:
             self._has_first = False
             return self._first
-        assert self._events is not None  # opened
-        return await self._timed(self._events)
+        assert self._batches is not None  # opened
+        return await self._timed(self._batches)
 
-    async def _timed(self, events: AsyncIterator[ProviderEvent]) -> ProviderEvent | None:
+    async def _timed(self, batches: AsyncIterator[ProviderEvent | ProviderBatch]) -> ProviderBatch | None:
         limit_s, awaited = self._work.limit()
-        cancelled_before = _num_cancellations()
-        scope = asyncio.timeout(max(limit_s, 0.0))
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        cancelled_before, self._has_rung = task.cancelling(), False
+        self._alarm.set(max(limit_s, 0.0))
         try:
-            async with scope:
-                return await anext(events)
+            item = await anext(batches)
         except StopAsyncIteration:
             return None
-        except Exception as error:
+        except BaseException as error:
             # What a client raises while it is being cancelled must not hide why it was.
-            if scope.expired():
+            is_cancelled = self._cancelled_by_others(task) > cancelled_before
+            if self._has_rung and not (is_cancelled and isinstance(error, asyncio.CancelledError)):
                 raise _timed_out(f"{awaited} did not come in time") from error
-            if _num_cancellations() > cancelled_before:
+            if is_cancelled and isinstance(error, Exception):
                 raise asyncio.CancelledError from error
             if isinstance(error, TimeoutError):
                 raise _timed_out(f"timed out: {error}") from error
             raise
+        finally:
+            self._alarm.set(None)
+        if self._has_rung:
+            task.uncancel()  # it came at the very last moment
+        return item if isinstance(item, list) else [cast(ProviderEvent, item)]
 
-    async def close(self) -> None:
+    def _cancelled_by_others(self, task: asyncio.Task[Any]) -> int:
+        return task.uncancel() if self._has_rung else task.cancelling()
+
+    def _ring(self) -> None:
+        if self._task is not None:
+            self._has_rung = True
+            self._task.cancel()
+
+    async def _close(self) -> None:
         """Close the upstream; what it raises then changes nothing for the client."""
-        events, self._events = self._events, None
-        aclose = getattr(events, "aclose", None)
+        self._alarm.close()
+        batches, self._batches = self._batches, None
+        aclose = getattr(batches, "aclose", None)
         if aclose is None:
             return
         try:
@@ -113,21 +128,10 @@ class Upstream:
             log.debug("upstream_close_failed", error=repr(error)[:300])
 
 
-def _num_cancellations() -> int:
-    task = asyncio.current_task()
-    return task.cancelling() if task is not None else 0
-
-
 def _timed_out(what: str) -> UpstreamError:
     return UpstreamError(FailureClass.TRANSIENT, what, code="timeout", error_type="timeout")
 
 
-@asynccontextmanager
-async def opened(work: Work) -> AsyncIterator[Upstream]:
-    """Open, and close whatever happens."""
-    upstream = Upstream(work)
-    try:
-        await upstream.open()
-        yield upstream
-    finally:
-        await upstream.close()
+def opened(work: Work) -> Upstream:
+    """Open, and close whatever happens: for `async with`."""
+    return Upstream(work)

@@ -57,8 +57,8 @@ class Work:
 async def read(work: Work) -> list[ProviderEvent]:
     got = []
     async with opened(work) as upstream:
-        while (event := await upstream.next()) is not None:
-            got.append(event)
+        while (batch := await upstream.next()) is not None:
+            got += batch
     return got
 
 

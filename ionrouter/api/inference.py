@@ -22,7 +22,7 @@ from ionrouter.schema.presets import with_preset
 from ionrouter.schema.request import Client, InferenceRequest, Kind
 from ionrouter.schema.validation import validated
 
-SURFACE = Surface(encode=event, heartbeat=COMMENT, end=DONE)
+SURFACE = Surface(encode=event, heartbeat=COMMENT, end=DONE, repeats_chunks=True)
 MODELS: dict[Kind, type[ChatRequest] | type[CompletionRequest] | type[EmbeddingsRequest]] = {
     "chat": ChatRequest,
     "completions": CompletionRequest,

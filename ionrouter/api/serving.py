@@ -16,9 +16,10 @@ from ionrouter.api.route_metadata import NAME, RouteMetadata, metadata_for
 from ionrouter.api.sse import ClientGone, SseResponse
 from ionrouter.api.state import EDGE, METADATA, ROUTED, Edge
 from ionrouter.errors import IonrouterError
+from ionrouter.schema import json
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished
+from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished, TextRun
 from ionrouter.schema.healing import healed_answer, wants_healing
 from ionrouter.schema.plugins import RESPONSE_HEALING
 from ionrouter.schema.request import InferenceRequest
@@ -26,6 +27,7 @@ from ionrouter.schema.request import InferenceRequest
 _log = structlog.get_logger(__name__)
 
 Piece = Mapping[str, Any]
+PROBE = "\x01text\x01"  # stands where an event's text will
 
 
 class Answer(Protocol):
@@ -60,6 +62,7 @@ class Surface:
     heartbeat: bytes
     end: bytes = b""  # after a good stream's last event
     end_of_failure: bytes = b""
+    repeats_chunks: bool = False  # chunks that differ in their text alone become events that do
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
     try:
-        async with EventPump(edge.router.stream(ask.wanted)) as pump:
+        async with EventPump(edge.router.batches(ask.wanted)) as pump:
             with edge.in_flight.track(pump), edge.metrics.in_flight.track_inprogress():
                 if ask.wanted.stream:
                     return await _Stream(request, edge, pump, ask, surface).serve()
@@ -171,6 +174,8 @@ class _Stream:
         self._first_heartbeat_s = edge.router.table.settings.heartbeat_after_s
         self._heartbeat_every_s = edge.settings.heartbeat_interval_s
         self._reports_route = ask.explanation is not None
+        self._pattern: Chunk | None = None  # of the run encoded last
+        self._around_text = (b"", b"")
 
     async def serve(self) -> web.StreamResponse:
         try:
@@ -195,8 +200,10 @@ class _Stream:
     def _patience_s(self) -> float:
         return self._heartbeat_every_s if self._sse.has_started else self._first_heartbeat_s
 
-    def _encode(self, item: Event) -> bytes:
+    def _encode(self, item: Event | TextRun) -> bytes:
         match item:
+            case TextRun():
+                return self._encoded_run(item)
             case Committed():
                 self._reports_route |= self._sse.has_started  # the headers left before the route was known
                 self._sse.set_headers(self._ask.commit(item))
@@ -209,6 +216,17 @@ class _Stream:
                 report = self._ask.report() if self._reports_route else None
                 pieces = _with_last(self._ask.answer.finish(item, report), self._ask.route_metadata(item))
                 return self._encoded(pieces) + self._surface.end
+
+    def _encoded_run(self, run: TextRun) -> bytes:
+        """One event a text; where they differ in the text alone, the rest of them is made once."""
+        if not self._surface.repeats_chunks:
+            return b"".join(self._encoded(self._ask.answer.pieces(chunk)) for chunk in run.chunks())
+        if run.pattern is not self._pattern:
+            whole = self._encoded(self._ask.answer.pieces(run.chunk(PROBE)))
+            self._around_text = whole.partition(json.dumps(PROBE))[::2]
+            self._pattern = run.pattern
+        before, after = self._around_text
+        return before + (after + before).join(run.literals) + after
 
     def _encoded(self, pieces: Iterable[Piece]) -> bytes:
         return b"".join(map(self._surface.encode, pieces))

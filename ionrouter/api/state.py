@@ -13,7 +13,7 @@ from ionrouter.api.inflight import InFlight
 from ionrouter.api.readiness import Readiness
 from ionrouter.metrics import Metrics
 from ionrouter.routing.table import Endpoint, RoutingTable
-from ionrouter.schema.events import Event
+from ionrouter.schema.events import Batch
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.settings import Settings
 from ionrouter.stats.book import StatsBook
@@ -28,8 +28,8 @@ class Routes(Protocol):
         """What new requests read."""
         ...
 
-    def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
-        """Committed, then Chunks or one Complete, then Finished."""
+    def batches(self, request: InferenceRequest) -> AsyncIterator[Batch]:
+        """Committed, then Chunks or one Complete, then Finished, in batches as they came."""
         ...
 
     def explain(self, request: InferenceRequest) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ionrouter.routing.table import Endpoint
-from ionrouter.schema.events import ProviderEvent
+from ionrouter.schema.events import ProviderBatch, ProviderEvent
 from ionrouter.schema.request import Kind
 
 
@@ -38,3 +38,10 @@ class ProviderClient(Protocol):
     def stream(self, request: UpstreamRequest) -> AsyncIterator[ProviderEvent]: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class BatchingClient(ProviderClient, Protocol):
+    """A client that can hand on at once what came at once. `batches` yields lists of what `stream` yields."""
+
+    def batches(self, request: UpstreamRequest) -> AsyncIterator[ProviderBatch]: ...

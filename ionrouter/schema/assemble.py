@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason
+from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason, TextRun
 
 _JOINED = ("content", "text", "reasoning", "refusal")
 
@@ -72,8 +72,12 @@ class Assembly:
     _service_tier: str | None = None
     _whole: Complete | None = None
 
-    def add(self, event: Chunk | Complete) -> None:
+    def add(self, event: Chunk | Complete | TextRun) -> None:
         """Take in one event."""
+        if isinstance(event, TextRun):
+            for chunk in event.chunks():
+                self.add(chunk)
+            return
         if isinstance(event, Complete):
             self._whole = event
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ionrouter.schema.assemble import as_chunk
-from ionrouter.schema.events import Chunk, Complete, FinishReason, ProviderEvent
+from ionrouter.schema.events import Chunk, Complete, FinishReason, ProviderEvent, TextRun
 from ionrouter.schema.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
@@ -25,8 +25,13 @@ class Tally:
     upstream_id: str | None = None
     service_tier: str | None = None
 
-    def add(self, event: ProviderEvent, now: float) -> None:
-        """Count one event."""
+    def add(self, event: ProviderEvent | TextRun, now: float) -> None:
+        """Count one event, or several that came together."""
+        if isinstance(event, TextRun):
+            if event.commits:
+                self.num_characters += sum(map(len, event.texts))
+                self._mark(now)
+            return
         if event.usage is not None:
             self.usage = event.usage  # the last one stands: some repeat it
         chunk = as_chunk(event) if isinstance(event, Complete) else event
@@ -34,6 +39,9 @@ class Tally:
         if not (chunk.commits or (isinstance(event, Complete) and event.data)):
             return
         self.num_characters += sum(_length(c.delta) for c in chunk.choices)
+        self._mark(now)
+
+    def _mark(self, now: float) -> None:
         if self.last_at is not None:
             self.max_gap_s = max(self.max_gap_s or 0.0, now - self.last_at)
         self.first_at, self.last_at = self.first_at if self.first_at is not None else now, now

@@ -8,16 +8,16 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from ionrouter.api.pump import MAX_WAITING_EVENTS, Alarm, EventPump
-from ionrouter.schema.events import Chunk, Event
+from ionrouter.schema.events import Batch, Chunk
 
 CHUNK = Chunk()
 
 
-async def _counted(number: int, pause_s: float = 0.0) -> AsyncGenerator[Event, None]:
+async def _counted(number: int, pause_s: float = 0.0) -> AsyncGenerator[Batch, None]:
     for _ in range(number):
         if pause_s:
             await asyncio.sleep(pause_s)
-        yield CHUNK
+        yield [CHUNK]
 
 
 async def test_all_that_is_ready_comes_in_one_batch_and_the_end_is_none() -> None:
@@ -43,8 +43,8 @@ async def test_a_shorter_patience_counts_at_once() -> None:
 
 
 async def test_an_error_comes_after_what_came_before_it() -> None:
-    async def fails() -> AsyncGenerator[Event, None]:
-        yield CHUNK
+    async def fails() -> AsyncGenerator[Batch, None]:
+        yield [CHUNK]
         raise ValueError("broken")
 
     async with EventPump(fails()) as pump:
@@ -56,9 +56,9 @@ async def test_an_error_comes_after_what_came_before_it() -> None:
 async def test_aborting_ends_the_stream_with_the_given_error() -> None:
     closed = asyncio.Event()
 
-    async def endless() -> AsyncGenerator[Event, None]:
+    async def endless() -> AsyncGenerator[Batch, None]:
         try:
-            yield CHUNK
+            yield [CHUNK]
             await asyncio.Event().wait()
         finally:
             closed.set()
@@ -74,10 +74,10 @@ async def test_aborting_ends_the_stream_with_the_given_error() -> None:
 async def test_leaving_closes_the_events_before_it_returns() -> None:
     closed = asyncio.Event()
 
-    async def endless() -> AsyncGenerator[Event, None]:
+    async def endless() -> AsyncGenerator[Batch, None]:
         try:
             while True:
-                yield CHUNK
+                yield [CHUNK]
                 await asyncio.sleep(0.01)
         finally:
             await asyncio.sleep(0.05)  # an upstream that takes a moment to close
@@ -93,11 +93,11 @@ async def test_leaving_closes_the_events_before_it_returns() -> None:
 async def test_a_cancelled_handler_closes_the_events() -> None:
     closed, waiting = asyncio.Event(), asyncio.Event()
 
-    async def endless() -> AsyncGenerator[Event, None]:
+    async def endless() -> AsyncGenerator[Batch, None]:
         try:
             waiting.set()
             await asyncio.Event().wait()
-            yield CHUNK
+            yield [CHUNK]
         finally:
             closed.set()
 
@@ -116,11 +116,11 @@ async def test_a_cancelled_handler_closes_the_events() -> None:
 async def test_an_endpoint_runs_ahead_only_so_far() -> None:
     produced = 0
 
-    async def flood() -> AsyncGenerator[Event, None]:
+    async def flood() -> AsyncGenerator[Batch, None]:
         nonlocal produced
         while True:
             produced += 1
-            yield CHUNK
+            yield [CHUNK]
 
     async with EventPump(flood()) as pump:
         await asyncio.sleep(0.05)

@@ -19,7 +19,7 @@ from ionrouter.api.state import Edge
 from ionrouter.metrics import Metrics
 from ionrouter.routing.table import Endpoint, ModelRoute, Price, Provider, RoutingSettings, RoutingTable
 from ionrouter.schema.assemble import Assembly
-from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Event, Finished
+from ionrouter.schema.events import Batch, ChoiceDelta, Chunk, Committed, Event, Finished
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.settings import Settings
@@ -89,7 +89,7 @@ class ScriptedRoutes:
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def stream(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
+    async def batches(self, request: InferenceRequest) -> AsyncGenerator[Batch, None]:
         self.requests.append(request)
         self.num_open += 1
         self.opened.set()
@@ -100,8 +100,8 @@ class ScriptedRoutes:
                     assembly.add(event)
                     continue
                 if isinstance(event, Finished) and not request.stream:
-                    yield assembly.complete()
-                yield event
+                    yield [assembly.complete()]
+                yield [event]
         finally:
             self.num_open -= 1
             self.closed.set()
