@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -203,11 +204,13 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
     """Join keys, spending and generations; without a state folder memory is all there is."""
     if keys is None:
         return Accounts(None, Ledger(SpendingBook()))
-    instance = claim(settings.state_dir)
-    link = database.open()
-    spending = SpendingBook.load(link)
-    unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
-    link.close()
+    try:
+        instance = claim(settings.state_dir)
+        with closing(database.open()) as link:
+            spending = SpendingBook.load(link)
+            unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
+    except (StoreFault, OSError) as error:
+        raise ConfigError(f"the state cannot be read: {error}") from error
     limits, watch = (SharedLimits(database), KeyWatch(database, keys)) if database.is_shared else (None, None)
     ledger = Ledger(
         spending,

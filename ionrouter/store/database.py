@@ -12,15 +12,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ionrouter.errors import IonrouterError
+
 BUSY_TIMEOUT_S = 2.0
 Statement = tuple[str, Sequence[Any]]
 
 
-class StoreFault(Exception):
+class StoreFault(IonrouterError):
     """The database cannot be read or written now: away, locked, out of room. Trying again may help."""
 
 
-class RowFault(Exception):
+class RowFault(IonrouterError):
     """What was to be written is at fault, not the database. Trying again does not help."""
 
 

@@ -8,6 +8,7 @@ from ionrouter.schema.events import ChoiceDelta, Chunk, RequestRecord
 from ionrouter.schema.request import Client
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.store import ledger as ledgers
+from ionrouter.store.generation import Generation, abort, add_usage, insert
 from ionrouter.store.ledger import Ledger
 from ionrouter.store.reader import Reader
 from ionrouter.store.spending import SpendingBook
@@ -108,3 +109,26 @@ async def test_what_is_old_is_forgotten(place: Place) -> None:
     assert place.ask("SELECT count(*) FROM generation") == [(0,)]
     assert ledger.spending.total() == 0.75  # sums stay
     await ledger.close()
+
+
+async def test_a_commit_that_is_repeated_books_once(place: Place) -> None:
+    """The database committed and the network swallowed the answer: the writer tries again."""
+    link = place.database.open()
+    begun = Generation("g", "started", "k", "chat", "m", False, 100.0)
+    done = replace(begun, state="finished", cost=0.5)
+    link.transact([insert(begun)])
+    for _ in range(2):
+        link.transact([add_usage(done), insert(done)])
+    assert place.ask("SELECT cost, num_requests FROM key_usage") == [(0.5, 1)]
+    _, again = abort(begun)  # and what has ended is not aborted either
+    link.transact(again)
+    assert place.ask("SELECT state, cost FROM generation") == [("finished", 0.5)]
+    assert place.ask("SELECT cost, num_requests FROM key_usage") == [(0.5, 1)]
+    link.close()
+
+
+async def test_text_that_no_database_keeps_is_replaced(place: Place) -> None:
+    link = place.database.open()
+    link.transact([insert(Generation("g", "finished", None, "chat", "a\0b\ud800", False, 1.0))])
+    assert place.ask("SELECT requested_model FROM generation") == [("a\ufffdb?",)]
+    link.close()

@@ -1,0 +1,52 @@
+"""Names of servers: kept by the state folder, never held by two, known to be dead when nobody holds them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ionrouter.store.instance import claim
+
+
+def test_a_name_lasts_as_long_as_the_folder(tmp_path: Path) -> None:
+    first = claim(tmp_path / "state")
+    assert first.dead == [first.name]
+    first.close()
+    again = claim(tmp_path / "state")
+    assert again.name == first.name
+    assert claim(tmp_path / "other").name != again.name
+    again.close()
+
+
+def test_servers_of_one_folder_have_names_of_their_own(tmp_path: Path) -> None:
+    first, second = claim(tmp_path), claim(tmp_path)
+    assert first.name != second.name
+    assert first.name not in second.dead
+    first.close()
+    third = claim(tmp_path)  # takes the free name, and ends what was left under it
+    assert (third.name, third.dead) == (first.name, [first.name])
+    second.close()
+    third.close()
+    last = claim(tmp_path)
+    assert sorted(last.dead) == sorted([first.name, second.name])
+    last.close()
+
+
+def test_kill_9_frees_the_name(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from ionrouter.store.instance import claim; "
+        f"i = claim(Path({str(tmp_path)!r})); print(i.name, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        beside = claim(tmp_path)
+        assert name and name not in beside.dead
+        beside.close()
+        os.kill(process.pid, signal.SIGKILL)
+    after = claim(tmp_path)
+    assert name in after.dead
+    after.close()

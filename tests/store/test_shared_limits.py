@@ -1,0 +1,115 @@
+"""Reservations that several servers see: one step, given back at the end, honest about trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from ionrouter.errors import RequestError
+from ionrouter.store.database import Database
+from ionrouter.store.generation import Generation, add_usage, insert
+from ionrouter.store.keys import ApiKey, KeyStore
+from ionrouter.store.periods import DAY_S, day_of
+from ionrouter.store.shared_limits import SharedLimits
+from tests.support.databases import PostgresPlace
+from tests.support.postgres import Postgres
+
+NOW = 1_795_000_000.0
+
+
+@pytest.fixture
+def place(postgres: Postgres) -> PostgresPlace:
+    return PostgresPlace(postgres, postgres.new_database())
+
+
+@pytest.fixture
+async def servers(place: PostgresPlace) -> AsyncIterator[list[SharedLimits]]:
+    opened = [SharedLimits(place.database), SharedLimits(place.database)]
+    yield opened
+    for limits in opened:
+        limits.close()
+
+
+def a_key(place: PostgresPlace, limit: float | None = 1.0) -> ApiKey:
+    return KeyStore.open(place.database).create("k", "inference", 1.0, limit=limit, limit_reset="daily")[1]
+
+
+def running(name: str, key: ApiKey, amount: float = 0.25, at: float = NOW) -> Generation:
+    return Generation(name, "started", key.hash, "chat", "m", False, at, reserved=amount, instance="x")
+
+
+def end(database: Database, row: Generation, cost: float) -> None:
+    done = replace(row, state="finished", cost=cost, reserved=0.0)
+    database.open().transact([add_usage(done), insert(done)])
+
+
+async def test_forty_at_once_from_two_servers_fill_the_limit_and_no_more(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    key = a_key(place)
+    asked = [servers[n % 2].reserve(key, running(f"g{n}", key), NOW) for n in range(40)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    refused = [a for a in answers if a is not None]
+    assert len(refused) == 36
+    assert all(isinstance(a, RequestError) and a.status == 402 for a in refused)
+    assert place.ask("SELECT count(*), sum(reserved) FROM generation") == [(4, 1.0)]
+
+
+async def test_the_end_gives_a_reservation_back_and_books_the_cost(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    key = a_key(place)
+    await servers[0].reserve(key, running("a", key, 1.0), NOW)
+    with pytest.raises(RequestError, match=r"daily limit is \$1 and \$0 is left, with \$1 held"):
+        await servers[1].reserve(key, running("b", key, 0.75), NOW)
+    end(place.database, running("a", key), 0.25)
+    await servers[1].reserve(key, running("b", key, 0.75), NOW)
+    assert await servers[0].usage_since(day_of(NOW)) == [(key.hash, day_of(NOW), 0.25, NOW)]
+    tomorrow = NOW + DAY_S
+    with pytest.raises(RequestError):  # what was spent is of yesterday, what is held is not
+        await servers[1].reserve(key, running("c", key, 0.5, tomorrow), tomorrow)
+    await servers[1].reserve(key, running("c", key, 0.25, tomorrow), tomorrow)
+
+
+async def test_a_limit_counts_as_it_is_now_not_as_this_server_remembers(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    key = a_key(place)
+    KeyStore.open(place.database).update(key.hash, {"limit": 0.1}, NOW)
+    with pytest.raises(RequestError, match=r"limit is \$0.1 "):
+        await servers[0].reserve(key, running("a", key), NOW)
+
+
+async def test_a_request_that_ended_first_holds_nothing(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    """The client left while the database was asked; the end was written before the reservation."""
+    key = a_key(place)
+    end(place.database, running("a", key), 0.0)
+    await servers[0].reserve(key, running("a", key), NOW)
+    assert place.ask("SELECT state, reserved FROM generation") == [("finished", 0.0)]
+
+
+async def test_requests_of_servers_that_never_came_back_are_found(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    key = a_key(place)
+    await servers[0].reserve(key, running("old", key, at=NOW - DAY_S), NOW)
+    await servers[0].reserve(key, running("new", key), NOW)
+    assert [row.id for row in await servers[1].running_before(NOW - 1)] == ["old"]
+
+
+async def test_a_locked_key_is_a_503_and_a_cut_connection_is_none(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    key = a_key(place)
+    with place.locked(), pytest.raises(RequestError) as refused:
+        await servers[0].reserve(key, running("a", key), time.time())
+    assert refused.value.status == 503
+    place.ask("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    for number in range(8):  # each thread's connection was cut
+        await servers[0].reserve(key, running(f"b{number}", key, 0.01), NOW)
