@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from ionrouter.errors import Problem
+from ionrouter.routing import advice_traffic
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import compile_provider, draft_of, price_of, weights_path
 from ionrouter.routing.graph import compile_table
@@ -28,6 +29,7 @@ def find_problems(catalog: Catalog, env: Mapping[str, str], today: datetime.date
         *find_local_problems(catalog, env, today),
         *(problem for advise in _BY_CATALOG for problem in advise(catalog)),
         *(problem for look in _BY_TABLE for problem in look(catalog, table)),
+        *advice_traffic.find_problems(catalog, table),
     ]
 
 
