@@ -11,8 +11,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import structlog
+
 from ionrouter.errors import ConfigError, RequestError
 from ionrouter.store.database import Database
+
+_log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 Read = Callable[[Any], Result]  # of a sqlalchemy.Connection
@@ -53,7 +57,7 @@ class Reader:
                 return self._read(read)
             raise self._refusal(error.orig or error) from error
         except ConfigError as error:
-            raise unavailable(str(error)) from error
+            raise self._refusal(error) from error
 
     def _query(self, read: Read[Result]) -> Result:
         from sqlalchemy.exc import DBAPIError
@@ -87,7 +91,8 @@ class Reader:
                 status=408,
                 error_type="timeout",
             )
-        return unavailable(str(error))
+        _log.warning("store_unreadable", database=self._database.name, error=str(error))
+        return unavailable("see the server's log")  # the reason names files or hosts
 
     def close(self) -> None:
         """Wait for what runs, then close."""

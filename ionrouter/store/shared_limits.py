@@ -13,12 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import structlog
+
 from ionrouter.errors import ConfigError, RequestError
 from ionrouter.store.database import Database, Link, StoreFault
 from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row, insert_new
 from ionrouter.store.keys import ApiKey
 from ionrouter.store.periods import first_day
 from ionrouter.store.spending import ROUNDING, over_limit
+
+_log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 NUM_THREADS = 4
@@ -47,7 +51,8 @@ class SharedLimits:
         try:
             await self._run(lambda link: _reserve(link, key, begun, now))
         except StoreFault as error:
-            raise cannot_book(str(error)) from error
+            _log.warning("reservation_failed", request=begun.id, error=str(error))
+            raise cannot_book() from error
 
     async def usage_since(self, day: int) -> Sequence[tuple[Any, ...]]:
         """Rows of (key, day, USD, last use) from that day on; raises StoreFault."""
@@ -99,11 +104,10 @@ def _reserve(link: Link, key: ApiKey, begun: Generation, now: float) -> None:
         link.rows(*insert_new(begun))
 
 
-def cannot_book(reason: str | None = None) -> RequestError:
+def cannot_book() -> RequestError:
     """What a key with a limit is told while its spending cannot be written down."""
-    why = f" ({reason})" if reason else ""
     return RequestError(
-        f"this key has a limit, and what it spends cannot be written down now{why}; try again",
+        "this key has a limit, and what it spends cannot be written down now; try again",
         status=503,
         error_type="provider_overloaded",
         headers={"Retry-After": "1"},
