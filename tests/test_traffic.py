@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from tests.support.upstream import (
     Received,
     Script,
     Upstream,
-    Wait,
     chat_json,
     chat_stream,
     error,
@@ -28,22 +28,98 @@ from tests.support.upstream import (
     refused_url,
 )
 
+pytestmark = pytest.mark.xdist_group("traffic")  # one server for all
+
 
 def says(text: str) -> Callable[[Received], Script]:
     """Answer as asked: streamed or whole."""
     return lambda request: chat_stream([text]) if request.json().get("stream") else chat_json(text)
 
 
+ROUTES = """
+providers:
+  silent: {{ type: openai, base_url: {silent} }}
+  quick: {{ type: openai, base_url: {quick} }}
+  stable: {{ type: openai, base_url: {stable} }}
+  next: {{ type: openai, base_url: {next} }}
+  real: {{ type: openai, base_url: {real} }}
+  copy: {{ type: openai, base_url: {copy} }}
+  broken: {{ type: openai, base_url: {broken} }}
+  dead: {{ type: openai, base_url: {dead} }}
+routing: {{ explore: 0 }}
+models:
+  hedged:
+    hedge: {{ after: 0.15, floor: 0.05, budget: 1 }}
+    endpoints:
+      - {{ provider: silent, expected: {{ ttft: 0.01, throughput: 1000 }} }}
+      - {{ provider: quick }}
+  watched:
+    canary: {{ endpoint: next, percent: 20 }}
+    endpoints:
+      - {{ provider: stable }}
+      - {{ provider: next }}
+  copied:
+    shadow: {{ endpoint: copy/other, share: 1 }}
+    endpoints:
+      - {{ provider: real, prices: {{ prompt: 1, completion: 1 }} }}
+  other:
+    endpoints:
+      - {{ provider: copy, model: new, prices: {{ prompt: 5, completion: 5 }} }}
+  broken:
+    endpoints:
+      - {{ provider: broken, probe: 2, breaker: {{ failures: 2, cooldown: 3600, max_cooldown: 7200 }} }}
+  stormy:
+    endpoints:
+      - {{ provider: dead, cooldown: 0 }}
+      - {{ provider: quick, model: stormy }}
+"""
+SCRIPTS: dict[str, Any] = {
+    "silent": raw(Hang()),
+    "quick": says("quick"),
+    "stable": says("stable"),
+    "next": says("canary"),
+    "real": says("real"),
+    "copy": says("shadowy words"),
+    "broken": error(500),
+}
+
+
+@dataclass
+class World:
+    server: Server
+    ups: dict[str, Upstream]
+
+    def metric(self, name: str, **labels: str) -> float:
+        text = self.server.get("/metrics", self.server.management_key())[1]
+        for line in text.splitlines():
+            head, _, value = line.rpartition(" ")
+            if head.startswith(f"{name}{{") and all(f'{k}="{v}"' in head for k, v in labels.items()):
+                return float(value)
+        return 0.0
+
+    def generations(self, model: str) -> list[tuple[str, float]]:
+        with sqlite3.connect(self.server.state / "ionrouter.db") as database:
+            told = "SELECT endpoint, cost FROM generation WHERE requested_model = ? ORDER BY cost"
+            return database.execute(told, (model,)).fetchall()
+
+    def finished(self, request_id: str) -> dict[str, Any]:
+        events = self.server.wait_for_event("request_finished", request_id)
+        return next(event for event in events if event["request"] == request_id)
+
+
 @contextmanager
-def serving(
-    folder: Path, model: str, more: str = "", **defaults: Any
-) -> Iterator[tuple[Server, dict[str, Upstream]]]:
-    """Model m at upstreams a, b, ...; `model` is the rest of its entry."""
-    with ExitStack() as stack:
-        ups = {name: stack.enter_context(Upstream(answer)) for name, answer in defaults.items()}
-        providers = "\n".join(f"  {n}: {{ type: openai, base_url: {up.base_url} }}" for n, up in ups.items())
-        text = f"providers:\n{providers}\nrouting: {{ explore: 0 }}\n{more}\nmodels:\n  m:\n{model}"
-        yield stack.enter_context(running_server(folder, text)), ups
+def serving(folder: Path) -> Iterator[World]:
+    url, held = refused_url()
+    with held, ExitStack() as stack:
+        ups = {name: stack.enter_context(Upstream(script)) for name, script in SCRIPTS.items()}
+        text = ROUTES.format(dead=url, **{name: up.base_url for name, up in ups.items()})
+        yield World(stack.enter_context(running_server(folder, text)), ups)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with serving(tmp_path_factory.mktemp("traffic")) as world:
+        yield world
 
 
 def eventually(ask: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
@@ -54,185 +130,109 @@ def eventually(ask: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
     return found
 
 
-def metric(server: Server, name: str, **labels: str) -> float:
-    text = server.get("/metrics", server.management_key())[1]
-    for line in text.splitlines():
-        head, _, value = line.rpartition(" ")
-        if head.startswith(f"{name}{{") and all(f'{k}="{v}"' in head for k, v in labels.items()):
-            return float(value)
-    return 0.0
-
-
-HEDGED = """
-    hedge: { after: 0.15, floor: 0.05, budget: 1 }
-    endpoints:
-      - { provider: a, expected: { ttft: 0.01, throughput: 1000 } }
-      - { provider: b }
-"""
-
-
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_a_silent_upstream_is_outrun_and_its_connection_closed_at_once(tmp_path: Path, stream: bool) -> None:
-    with serving(tmp_path, HEDGED, a=raw(Hang()), b=says("from b")) as (server, ups):
-        status, answer = server.chat(stream=stream)
-        told = content(answer) if stream else answer["choices"][0]["message"]["content"]
-        assert (status, told) == (200, "from b")
-        assert ups["a"].requests[0].wait_closed()
-        (finished,) = server.wait_for_event("request_finished")
-        assert finished["attempts"] == [["a/m", "lost_race"], ["b/m", "ok"]]
-        assert finished["route"] == "hedge: a/m had not answered after 0.15 s"
-        assert metric(server, "ionrouter_hedges_total", model="m", outcome="started") == 1
-        assert metric(server, "ionrouter_attempts_total", endpoint="a/m", failure="lost_race") == 1
-        assert metric(server, "ionrouter_attempts_total", endpoint="b/m", role="hedge", failure="") == 1
-        key = server.management_key()
-        request_id = chunks(answer)[0]["id"] if stream else answer["id"]
-        card = server.get(f"/api/v1/generation?id={request_id}", key)[1]["data"]
-        assert [row["failure"] for row in card["provider_responses"]] == ["lost_race", None]
-        assert card["provider_name"] == "b" and card["finish_reason"] == "stop"
+def test_a_silent_upstream_is_outrun_and_its_connection_closed_at_once(world: World, stream: bool) -> None:
+    before = world.metric("ionrouter_hedges_total", model="hedged", outcome="started")
+    status, answer = world.server.chat(model="hedged", stream=stream)
+    told = content(answer) if stream else answer["choices"][0]["message"]["content"]
+    assert (status, told) == (200, "quick")
+    assert world.ups["silent"].requests[-1].wait_closed()
+    request_id = chunks(answer)[0]["id"] if stream else answer["id"]
+    finished = world.finished(request_id)
+    assert finished["attempts"] == [["silent/hedged", "lost_race"], ["quick/hedged", "ok"]]
+    assert finished["route"] == "hedge: silent/hedged had not answered after 0.15 s"
+    assert world.metric("ionrouter_hedges_total", model="hedged", outcome="started") == before + 1
+    lost = world.metric("ionrouter_attempts_total", endpoint="silent/hedged", failure="lost_race")
+    won = world.metric("ionrouter_attempts_total", endpoint="quick/hedged", role="hedge", failure="")
+    assert lost == won == before + 1
+    key = world.server.management_key()
+    card = world.server.get(f"/api/v1/generation?id={request_id}", key)[1]["data"]
+    assert [row["failure"] for row in card["provider_responses"]] == ["lost_race", None]
+    assert card["provider_name"] == "quick" and card["finish_reason"] == "stop"
 
 
-CANARY = """
-    canary: { endpoint: b, percent: 20 }
-    endpoints:
-      - { provider: a }
-      - { provider: b }
-"""
+def test_a_canary_gets_its_percentage_and_sessions_stay(world: World) -> None:
+    server = world.server
+
+    def served(session: str) -> str:
+        answer = server.chat(model="watched", session_id=session)[1]
+        return str(answer["choices"][0]["message"]["content"])
+
+    first = {f"s{n}": served(f"s{n}") for n in range(60)}
+    assert 3 <= Counter(first.values())["canary"] <= 24
+    assert {name: served(name) for name in first} == first
+    name = next(name for name, told in first.items() if told == "canary")
+    body = {"model": "watched", "messages": [{"role": "user", "content": "x"}], "session_id": name}
+    plan = server.post("/api/v1/routing/explain", body, server.management_key())[1]["data"]
+    percents = {"next": 20.0, "the others": 80.0}
+    assert plan["splits"] == [
+        {"name": "canary of watched", "arm": "next", "by": "session", "percents": percents}
+    ]
+    assert [c["endpoint_id"] for c in plan["candidates"]] == ["next/watched", "stable/watched"]
+    world.ups["next"].enqueue(error(503))
+    assert served(name) == "stable"  # falls back, and comes back
+    assert served(name) == "canary"
+    routes = [event["route"] for event in server.events("request_finished")]
+    assert any("canary of watched: next (20%) by session" in route for route in routes)
 
 
-def test_a_canary_gets_its_percentage_and_sessions_stay(tmp_path: Path) -> None:
-    with serving(tmp_path, CANARY, a=says("stable"), b=says("canary")) as (server, ups):
-
-        def served(session: str) -> str:
-            return str(server.chat(session_id=session)[1]["choices"][0]["message"]["content"])
-
-        first = {f"s{n}": served(f"s{n}") for n in range(60)}
-        assert 3 <= Counter(first.values())["canary"] <= 24
-        assert {name: served(name) for name in first} == first
-        name = next(name for name, told in first.items() if told == "canary")
-        ups["b"].default = error(503)
-        assert served(name) == "stable"  # falls back
-        body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "session_id": name}
-        plan = server.post("/api/v1/routing/explain", body, server.management_key())[1]["data"]
-        assert plan["splits"] == [
-            {"name": "canary of m", "arm": "b", "by": "session", "percents": {"b": 20.0, "the others": 80.0}}
-        ]
-        assert [c["endpoint_id"] for c in plan["candidates"]] == ["b/m", "a/m"]
-        routes = [event["route"] for event in server.events("request_finished")]
-        assert any("canary of m: b (20%) by session" in route for route in routes)
+def test_a_shadow_is_asked_and_neither_shown_nor_billed(world: World) -> None:
+    for stream in (True, False):
+        status, answer = world.server.chat(model="copied", stream=stream)
+        assert status == 200 and "shadowy" not in json.dumps(answer)
+    (copied, _) = world.ups["copy"].wait_for_requests(2)
+    real = world.ups["real"].requests[0].json()
+    assert copied.json()["model"] == "new" and copied.json()["messages"] == real["messages"]
+    eventually(
+        lambda: world.metric("ionrouter_attempts_total", endpoint="copy/other", role="shadow", failure=""),
+        lambda count: count == 2,
+    )
+    assert world.metric("ionrouter_shadows_total", endpoint="copy/other", outcome="started") == 2
+    assert world.metric("ionrouter_cost_usd_total", endpoint="copy/other") == 0
+    rows = eventually(lambda: world.generations("copied"), lambda rows: len(rows) == 2)
+    assert [endpoint for endpoint, _ in rows] == ["real/copied"] * 2
+    assert [cost for _, cost in rows] == pytest.approx([(5 + 1) / 1e6, (5 + 2) / 1e6])
+    assert not world.generations("other")
 
 
-SHADOWED = """
-    shadow: { endpoint: b/m-next, share: 1 }
-    endpoints:
-      - { provider: a, prices: { prompt: 1, completion: 1 } }
-  m-next:
-    endpoints:
-      - { provider: b, model: next, prices: { prompt: 5, completion: 5 } }
-"""
+def test_an_open_breaker_is_told_everywhere_and_a_probe_closes_it(world: World) -> None:
+    server, key = world.server, world.server.management_key()
+    body = {"model": "broken", "messages": [{"role": "user", "content": "x"}]}
+    for _ in range(2):
+        assert server.chat(model="broken")[0] >= 500
+    (told,) = server.get("/health", key)[1]["breakers"]
+    assert (told["endpoint"], told["state"], told["num_openings"]) == ("broken/broken", "open", 1)
+    assert 3000 < told["opens_for_s"] <= 3600
+    assert world.metric("ionrouter_breaker_state", endpoint="broken/broken") == 2
+    plan = server.post("/api/v1/routing/explain", body, key)[1]["data"]
+    assert plan["candidates"][0]["breaker"] == "open"  # the last one left is tried all the same
+    (card,) = server.get("/api/v1/models/broken/endpoints", key)[1]["data"]["endpoints"]
+    assert card["status"] == -5
+    world.ups["broken"].default = says("well again")
+    eventually(lambda: server.get("/health", key)[1]["breakers"], lambda told: told == [])
+    probe = world.ups["broken"].requests[-1].json()
+    assert probe["max_tokens"] == 1 and probe["stream"] is True
+    assert world.metric("ionrouter_breaker_state", endpoint="broken/broken") == 0
+    ok = world.metric("ionrouter_attempts_total", endpoint="broken/broken", role="probe", failure="")
+    assert ok >= 1 and len(world.generations("broken")) == 2  # no probe is anybody's request
+    assert server.chat(model="broken")[1]["choices"][0]["message"]["content"] == "well again"
 
 
-def test_a_shadow_is_asked_and_neither_shown_nor_billed(tmp_path: Path) -> None:
-    with serving(tmp_path, SHADOWED, a=says("real"), b=says("copied")) as (server, ups):
-        for stream in (True, False):
-            status, answer = server.chat(stream=stream)
-            assert status == 200 and "copied" not in json.dumps(answer)
-        (copied, _) = ups["b"].wait_for_requests(2)
-        assert (
-            copied.json()["model"] == "next"
-            and copied.json()["messages"] == ups["a"].requests[0].json()["messages"]
-        )
-        eventually(
-            lambda: metric(
-                server, "ionrouter_attempts_total", endpoint="b/m-next", role="shadow", failure=""
-            ),
-            lambda count: count == 2,
-        )
-        assert metric(server, "ionrouter_shadows_total", endpoint="b/m-next", outcome="started") == 2
-        assert metric(server, "ionrouter_cost_usd_total", endpoint="b/m-next") == 0
-        rows = eventually(lambda: _generations(tmp_path), lambda rows: len(rows) == 2)
-        assert {endpoint for endpoint, _ in rows} == {"a/m"}
-        assert all(
-            cost == pytest.approx((5 + tokens) / 1e6) for (_, cost), tokens in zip(rows, (1, 2), strict=True)
-        )
-
-
-def _generations(folder: Path) -> list[tuple[str, float]]:
-    with sqlite3.connect(folder / "state" / "ionrouter.db") as database:
-        return database.execute("SELECT endpoint, cost FROM generation ORDER BY cost").fetchall()
+def test_the_retry_budget_holds_under_a_storm(world: World) -> None:
+    """A dead port beside a live one: retries of its connection stay a share of the requests."""
+    wish = {"model": "stormy", "provider": {"order": ["dead"]}}
+    for _ in range(60):
+        assert world.server.chat(**wish)[0] == 200
+    name = "ionrouter_connection_retries_total"
+    made, refused = (world.metric(name, endpoint="dead/stormy", outcome=o) for o in ("made", "refused"))
+    assert 1 <= made <= 3 + 0.1 * 60 + 1 and made + refused == 60
 
 
 def test_a_hanging_shadow_does_not_hold_a_stop(tmp_path: Path) -> None:
-    with serving(tmp_path, SHADOWED, a=says("real"), b=raw(Hang())) as (server, ups):
-        assert server.chat()[0] == 200
-        (received,) = ups["b"].wait_for_requests(1)
-        server.process.terminate()
-        assert server.wait() == 0
+    with serving(tmp_path) as world:
+        world.ups["copy"].default = raw(Hang())
+        assert world.server.chat(model="copied")[0] == 200
+        (received,) = world.ups["copy"].wait_for_requests(1)
+        world.server.process.terminate()
+        assert world.server.wait() == 0
         assert received.wait_closed()
-
-
-BROKEN = """
-    endpoints:
-      - { provider: a, probe: 2, breaker: { failures: 2, cooldown: 3600, max_cooldown: 7200 } }
-"""
-
-
-def test_an_open_breaker_is_told_everywhere_and_a_probe_closes_it(tmp_path: Path) -> None:
-    with serving(tmp_path, BROKEN, a=error(500)) as (server, ups):
-        key = server.management_key()
-        body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-        for _ in range(2):
-            assert server.chat()[0] >= 500
-        (told,) = server.get("/health", key)[1]["breakers"]
-        assert (told["endpoint"], told["state"], told["num_openings"]) == ("a/m", "open", 1)
-        assert 3000 < told["opens_for_s"] <= 3600
-        assert metric(server, "ionrouter_breaker_state", endpoint="a/m") == 2
-        plan = server.post("/api/v1/routing/explain", body, key)[1]["data"]
-        assert plan["candidates"][0]["breaker"] == "open"  # the last one left is tried all the same
-        (card,) = server.get("/api/v1/models/m/endpoints", key)[1]["data"]["endpoints"]
-        assert card["status"] == -5
-        ups["a"].default = says("well again")
-        eventually(lambda: server.get("/health", key)[1]["breakers"], lambda told: told == [])
-        probe = ups["a"].requests[-1].json()
-        assert probe["max_tokens"] == 1 and probe["stream"] is True
-        assert metric(server, "ionrouter_breaker_state", endpoint="a/m") == 0
-        assert metric(server, "ionrouter_attempts_total", endpoint="a/m", role="probe", failure="") >= 1
-        assert len(_generations(tmp_path)) == 2  # no probe is anybody's request
-        assert server.chat()[1]["choices"][0]["message"]["content"] == "well again"
-
-
-def test_the_retry_budget_holds_under_a_storm(tmp_path: Path) -> None:
-    """A dead port beside a live one: retries of its connection stay a share of the requests."""
-    url, socket = refused_url()
-    with socket, Upstream(says("alive")) as up:
-        text = f"""
-providers:
-  dead: {{ type: openai, base_url: {url} }}
-  live: {{ type: openai, base_url: {up.base_url} }}
-models:
-  m: {{ endpoints: [ {{ provider: dead, cooldown: 0 }}, {{ provider: live }} ] }}
-"""
-        with running_server(tmp_path, text) as server:
-            wish = {"provider": {"order": ["dead"]}}
-            for _ in range(60):
-                assert server.chat(**wish)[0] == 200
-            made = metric(server, "ionrouter_connection_retries_total", endpoint="dead/m", outcome="made")
-            refused = metric(
-                server, "ionrouter_connection_retries_total", endpoint="dead/m", outcome="refused"
-            )
-            assert 1 <= made <= 3 + 0.1 * 60 + 1 and made + refused == 60
-
-
-def test_deadlines_are_each_endpoints_own(tmp_path: Path) -> None:
-    model = """
-    endpoints:
-      - { provider: a, timeouts: { first_token: 0.2, inter_token: 0.3, total: 5 }, expected: { ttft: 0.01 } }
-      - { provider: b, timeouts: { first_token: 5 } }
-"""
-    slow = raw(Wait(1.0), *chat_stream(["late"]).steps)
-    with serving(tmp_path, model, a=slow, b=slow) as (server, _):
-        status, answer = server.chat(stream=True)
-        assert (status, content(answer)) == (200, "late")
-        (finished,) = server.wait_for_event("request_finished")
-        assert finished["attempts"] == [["a/m", "transient"], ["b/m", "ok"]]
-        (failed,) = server.events("attempt_failed")
-        assert failed["code"] == "timeout" and "first token" in failed["error"]
