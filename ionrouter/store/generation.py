@@ -171,6 +171,11 @@ def add_usage(generation: Generation) -> Statement:
     return ADD_USAGE, (generation.key_hash or NO_KEY, day_of(at), generation.cost, at, generation.id)
 
 
+def turn_of(generation: Generation) -> str:
+    """The row of sums that `add_usage` writes, for the writer's order."""
+    return f"{generation.key_hash or NO_KEY} {day_of(generation.started_at):08}"
+
+
 def abort(running: Generation) -> tuple[Generation, Sequence[Statement]]:
     """End a row whose server died: what was reserved for it is booked as an estimate.
 

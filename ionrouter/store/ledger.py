@@ -128,7 +128,7 @@ class Ledger:
         statements = [generation.add_usage(done), generation.insert(done)]
         if running is not None and running.input is not None:
             statements.append(_words(done, running))
-        commit = self.writer.put(statements)
+        commit = self.writer.put(statements, generation.turn_of(done))
         if commit is not None:
             self._commits[done.id] = commit
             commit.add_done_callback(lambda _done: self._commits.pop(done.id, None))
@@ -174,7 +174,7 @@ class Ledger:
             self._remember(done)
             self.spending.settle(done.key_hash, done.id, done.cost, done.started_at)
             if self.writer is not None:
-                self.writer.put_lazily(statements)
+                self.writer.put_lazily(statements, generation.turn_of(done))
         if rows:
             _log.warning(
                 "requests_lost", count=len(rows), booked=round(sum(row.reserved for row in rows), 12)

@@ -26,6 +26,7 @@ MAX_WAITING = 10_000  # writes; about 20 MB
 LAZY_S = 0.05  # how long a write that nobody awaits may lie, so that it shares another's commit
 RETRY_S = 0.5
 LOCK_PATIENCE_S = 0.25  # somebody else's transaction: a backup, a person with a shell
+SHARED_PATIENCE_S = 1.0  # other servers' commits, too
 CLOSE_TIMEOUT_S = 5.0
 MAX_LOG_PAGES = 8000  # 32 MB: then the checkpointer has fallen behind, and the writer does its work
 Fault = Callable[[str, int], None]  # what went wrong (see metrics.py), how many
@@ -36,6 +37,7 @@ class Write:
     """Statements that belong together. `done` is released when they are safe, or when waiting is no use."""
 
     statements: Sequence[Statement]
+    turn: str = ""  # names the row that other servers' writes may want too
     done: asyncio.Future[None] | None = None
 
     def withdraw(self) -> None:
@@ -65,18 +67,18 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def put(self, statements: Sequence[Statement]) -> asyncio.Future[None] | None:
+    def put(self, statements: Sequence[Statement], turn: str = "") -> asyncio.Future[None] | None:
         """Queue a write for the next commit; returns what to await, or None where waiting is no use."""
-        write = self._queue(statements)
+        write = self._queue(statements, turn)
         if write is None or not self.is_well or self._loop is None:
             return None
         write.done = self._loop.create_future()
         self._wake.set()
         return write.done
 
-    def put_lazily(self, statements: Sequence[Statement]) -> Write | None:
+    def put_lazily(self, statements: Sequence[Statement], turn: str = "") -> Write | None:
         """Queue a write that nobody waits for; it shares another's commit, or has its own in a moment."""
-        write = self._queue(statements)
+        write = self._queue(statements, turn)
         if write is not None and self._nudge is None and self._loop is not None:
             self._nudge = self._loop.call_later(LAZY_S, self._wake_lazily)
         return write
@@ -85,11 +87,11 @@ class Writer:
         """Let what was put lazily be written now; nobody waits for it."""
         self._wake.set()
 
-    def _queue(self, statements: Sequence[Statement]) -> Write | None:
+    def _queue(self, statements: Sequence[Statement], turn: str) -> Write | None:
         if self.num_waiting >= self.max_waiting or self._is_closing or self._loop is None:
             self.fault("refused", 1)
             return None
-        write = Write(statements)
+        write = Write(statements, turn)
         self.num_waiting += 1
         self._waiting.append(write)
         return write
@@ -148,7 +150,8 @@ class Writer:
         return checkpointer
 
     def _open(self) -> Link:
-        link = self.database.open(patience_s=LOCK_PATIENCE_S, is_hurried=True)
+        patience_s = SHARED_PATIENCE_S if self.database.is_shared else LOCK_PATIENCE_S
+        link = self.database.open(patience_s=patience_s, is_hurried=True)
         if isinstance(link, SqliteLink):
             link.rows(f"PRAGMA wal_autocheckpoint={MAX_LOG_PAGES}")
         return link
@@ -157,7 +160,10 @@ class Writer:
         if not batch:
             return
         try:
-            link.transact([statement for write in batch for statement in write.statements])
+            # In turn, so that servers which write the same rows never wait for each other in a circle. What
+            # has no turn goes first: the row of a request that begins stays before that of its end.
+            in_turn = sorted(batch, key=lambda write: write.turn)
+            link.transact([statement for write in in_turn for statement in write.statements])
         except RowFault:
             for write in batch:  # one of them is at fault: find it, keep the others
                 self._commit_alone(link, write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 
 import pytest
@@ -146,3 +147,26 @@ async def test_a_withdrawn_write_is_left_out(place: Place) -> None:
     await done
     assert names(place) == ["b"]
     await writer.close()
+
+
+async def test_servers_that_write_the_same_rows_do_not_stop_each_other(place: Place) -> None:
+    """Each batch touches all rows, every time in another order; on one file they only take turns."""
+    add = (
+        "INSERT INTO key_usage VALUES (?, 1, 1, 1, 2.0) ON CONFLICT (key_hash, day) DO UPDATE SET "
+        "cost = key_usage.cost + 1"
+    )
+    faults, rng = Faults(), random.Random(7)
+    writers = [Writer(place.database, faults) for _ in range(2 if place.database.is_shared else 1)]
+    for writer in writers:
+        writer.start()
+    keys = [f"{number:02}" for number in range(20)]
+    for _ in range(40):
+        waiting = []
+        for writer in writers:
+            rng.shuffle(keys)
+            waiting += [writer.put([(add, (key,))], key) for key in keys]
+        await asyncio.gather(*[w for w in waiting if w is not None])
+    for writer in writers:
+        await writer.close()
+    assert faults == {}
+    assert set(place.ask("SELECT cost FROM key_usage")) == {(40.0 * len(writers),)}
