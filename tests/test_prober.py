@@ -150,7 +150,7 @@ async def test_a_retry_after_a_drain_and_a_cold_model_are_left_alone() -> None:
 
 async def test_a_probe_measures_health_and_not_the_speed_of_real_answers() -> None:
     world = Probed(probed())
-    await world.after(200)
+    await world.after(900)
     health = world.health()
     assert health.fail_before(world.clock.now) < 0.02 and health.is_measured(True)
     assert not health.recent(world.clock.now, True).sketches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from ionrouter.balancing.circuit_breaker import BreakerState
 from ionrouter.errors import AllAttemptsFailed, FailureClass, StreamBroken
+from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.fake import FakeClient
 from ionrouter.routing.table import Endpoint, Expected, Hedge, ModelRoute, Provider, Timeouts
-from ionrouter.schema.events import AttemptRecord
+from ionrouter.schema.events import AttemptRecord, ProviderEvent
 from ionrouter.schema.request import ProviderPreferences
 from tests.support.routes import Bench, Clock, endpoint, price, request, route
 
@@ -243,6 +246,50 @@ async def test_a_client_may_leave_at_any_step_of_the_loop(stream: bool) -> None:
             await task
         recorded = [a.endpoint_id for record in bench.heard.records for a in record.attempts]
         assert recorded == [call.endpoint.id for call in bench.client.calls] and is_clean(bench)
+
+
+class SlowToClose(FakeClient):
+    """Upstreams that take their time to let go."""
+
+    async def stream(self, request: UpstreamRequest) -> AsyncIterator[ProviderEvent]:
+        try:
+            async with aclosing(super().stream(request)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield event
+        finally:
+            await asyncio.sleep(0.1)
+
+
+async def test_a_client_that_is_cancelled_twice_leaves_both_legs_in_the_books() -> None:
+    """The second time while the legs are still being closed."""
+    bench = Bench.of(hedged(first("a", SILENT), then("b", SILENT)), client=SlowToClose())
+    task = asyncio.create_task(bench.run(request(stream=True)))
+    async with asyncio.timeout(20):
+        while bench.client.num_open < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.sleep(0.02)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    with suppress(asyncio.CancelledError):
+        await task
+    (record,) = bench.heard.records
+    assert sorted(a.endpoint_id for a in record.attempts) == ["a", "b"]
+    async with asyncio.timeout(20):
+        while not is_clean(bench):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_the_loser_is_let_go_while_the_winner_still_writes() -> None:
+    bench = Bench.of(hedged(first("a", SILENT), then("b", {"tokens": 3, "hang_after": 2})))
+    async with asyncio.timeout(20), aclosing(bench.router.stream(request(stream=True))) as events:
+        async for _ in events:
+            break
+        while bench.client.num_open > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert health(bench).flights == [] and len(health(bench, 1).flights) == 1
+    assert is_clean(bench)
 
 
 async def test_a_trial_that_loses_is_handed_back() -> None:
