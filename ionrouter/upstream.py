@@ -10,12 +10,15 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol, Self, cast
 
 import structlog
+from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt
 
 from ionrouter.alarm import Alarm
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.schema.events import ProviderBatch, ProviderEvent
 
 log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = 2  # to one endpoint, for one attempt
 
 
 class Work(Protocol):
@@ -53,17 +56,37 @@ class Upstream:
     async def __aenter__(self) -> Self:
         """Connect and wait for the first event; a refused connection is tried once more."""
         try:
-            await self._connect()
-        except BaseException as error:
             try:
-                if not self._work.may_reconnect(error):
-                    raise
-                await asyncio.sleep(self._work.jitter_s())
                 await self._connect()
-            except BaseException:
-                await self._close()
-                raise
+            except UpstreamError as error:
+                await self._reconnect(error)
+        except BaseException:
+            await self._close()
+            raise
         return self
+
+    async def _reconnect(self, failed: UpstreamError) -> None:
+        """Try again as the work allows. Only after a failure: a retrier would cost every call its time."""
+        failures = [failed]
+
+        async def connect() -> None:
+            if failures:
+                raise failures.pop()  # the first connection's, which is over
+            await self._connect()
+
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(MAX_CONNECTIONS),
+            wait=lambda _: self._work.jitter_s(),
+            retry=self._may_reconnect,
+            reraise=True,
+        )
+        await retrying(connect)
+
+    def _may_reconnect(self, state: RetryCallState) -> bool:
+        """Ask for another connection, but not after the last: asking claims it from a budget."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        is_last = state.attempt_number >= MAX_CONNECTIONS
+        return error is not None and not is_last and self._work.may_reconnect(error)
 
     async def __aexit__(self, *_: object) -> None:
         await self._close()
