@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.support.databases import Place, PostgresPlace, SqlitePlace
 from tests.support.postgres import MISSING, Postgres, programs, running_postgres
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """Log tracebacks as text: rich ones, with every variable, take a second each."""
+    *rest, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*rest, plain])
 
 
 @pytest.fixture(scope="session")
