@@ -72,6 +72,7 @@ class Aside:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             self.running[endpoint.identity] -= 1
+            self.running += Counter()  # forgets those at 0
             attempt.leave()  # where the task was cancelled before its first step
             self._tell(trace)
 

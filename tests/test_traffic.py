@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.accounts import bank
 from tests.support.server import GUARD_S, Server, running_server
 from tests.support.sse import chunks, content
 from tests.support.upstream import (
@@ -236,3 +237,26 @@ def test_a_hanging_shadow_does_not_hold_a_stop(tmp_path: Path) -> None:
         world.server.process.terminate()
         assert world.server.wait() == 0
         assert received.wait_closed()
+
+
+BILLED = """
+providers:
+  a: { type: fake, options: { text: "answer" } }
+  b: { type: fake, options: { text: "answer" } }
+models:
+  plain:
+    endpoints: &two
+      - { provider: a, prices: { prompt: 0, completion: 1000 } }
+      - { provider: b, prices: { prompt: 0, completion: 1000 } }
+  hedged: { hedge: {}, endpoints: *two }
+"""
+
+
+def test_a_keys_limit_reserves_for_both_endpoints_of_a_hedge(tmp_path: Path) -> None:
+    """One answer of at most 1000 tokens is a dollar at most, two at once are two."""
+    with bank(tmp_path, BILLED) as account:
+        key, _ = account.make_key(limit=1.5)
+        assert account.chat(key, model="plain", max_tokens=1000)[0] == 200
+        status, refused = account.chat(key, model="hedged", max_tokens=1000)
+        assert status == 402, refused
+        assert account.chat(key, model="hedged", max_tokens=500)[0] == 200
