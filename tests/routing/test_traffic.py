@@ -8,8 +8,10 @@ import pytest
 
 from ionrouter.errors import ConfigError
 from ionrouter.routing import catalog, graph
+from ionrouter.routing.naming import routes_of
 from ionrouter.routing.prices import PriceBook
 from ionrouter.routing.table import BreakerRules, Hedge, RoutingTable
+from tests.support.routes import request
 
 PROVIDERS = """
 providers:
@@ -68,6 +70,18 @@ def test_splits_of_models_are_groups_with_percentages() -> None:
     compiled = table(text + "splits: {chat: {m: 80, n: 20}}")
     assert compiled.groups["chat"] == ("m", "n")
     assert [(arm.name, arm.percent) for arm in compiled.splits["chat"].arms] == [("m", 80), ("n", 20)]
+
+
+def test_a_splits_routes_know_their_arm_by_the_name_that_the_split_has() -> None:
+    text = PROVIDERS + "models: {m: {endpoints: [{provider: a}]}, n: {endpoints: [{provider: b}]}}\n"
+    compiled = table(text + "aliases: {short: n}\nsplits: {chat: {'m:nitro': 80, short: 20}}")
+    routes = routes_of(compiled, "chat", request("chat"))
+    assert [(route.id, route.group_arm, route.variants) for route in routes] == [
+        ("m", "m:nitro", ("nitro",)),
+        ("n", "short", ()),
+    ]
+    split = compiled.splits["chat"]
+    assert all(route.group == "chat" and route.group_split is split for route in routes)
 
 
 @pytest.mark.parametrize(
