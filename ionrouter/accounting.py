@@ -51,7 +51,7 @@ class Accounts:
         A key with a limit uses endpoints of known price only, and none while its spending cannot be written
         down. Raises RequestError 402 or 503.
         """
-        key = self.keys.by_hash(request.key_id) if self.keys and request.key_id else None
+        key = self.keys.known(request.key_id) if self.keys and request.key_id else None
         if key is None or key.limit is None:
             return plan
         if not self.ledger.is_writable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import closing
@@ -47,6 +48,7 @@ from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Fault, Writer
 
 _log = structlog.get_logger(__name__)
+GC_THRESHOLDS = (20_000, 20, 50)  # new objects, then collections of the younger generation
 
 
 @dataclass(slots=True)
@@ -272,4 +274,19 @@ async def run(
         hangups.add(task)
         task.add_done_callback(hangups.discard)
 
-    await serve(service.application, service.edge, announce=announce, hangup=reload)
+    def listening(url: str) -> None:
+        _rest_memory()
+        announce(url)
+
+    await serve(service.application, service.edge, announce=listening, hangup=reload)
+
+
+def _rest_memory() -> None:
+    """Let the garbage collector leave alone what stays for good: modules, routes, parts.
+
+    A request's own garbage is freed by counting; looking through everything for cycles every 700 objects
+    took a fifth of a request's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)

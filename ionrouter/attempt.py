@@ -7,8 +7,7 @@ AttemptRecord, no flight in the health, no claimed trial, and a closed upstream.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
@@ -19,7 +18,7 @@ from ionrouter.balancing.health import Flight
 from ionrouter.balancing.verdict import INTERNAL
 from ionrouter.errand import Errand, Parts, Trace, client_left, lost_race
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.providers.base import BatchingClient
+from ionrouter.providers.base import UpstreamRequest
 from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
 from ionrouter.schema.events import (
     Batch,
@@ -211,10 +210,13 @@ class Attempt:
             self._trace.usage, self._trace.is_usage_estimated = usage, is_estimated
         if failure is not None:
             self._blame(failure, now, cost)
-        record = errand.record(self._tally, failure, usage, cost, is_estimated=is_estimated)
         self._trace.attempts.append(
-            replace(
-                record,
+            errand.record(
+                self._tally,
+                failure,
+                usage,
+                cost,
+                is_estimated=is_estimated,
                 started_at=self._started_wall,
                 duration_s=now - self._started_at,
                 ttft_s=self._ttft_s(),
@@ -296,8 +298,10 @@ class Attempt:
 
     def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work upstream."""
-        client, request = self._errand.client, self._errand.upstream
-        return client.batches(request) if isinstance(client, BatchingClient) else client.stream(request)
+        client = self._errand.client
+        together: Callable[[UpstreamRequest], AsyncIterator[ProviderBatch]] | None
+        together = getattr(client, "batches", None)  # see BatchingClient; asking its type costs 30 us
+        return together(self._errand.upstream) if together else client.stream(self._errand.upstream)
 
     def may_reconnect(self, error: BaseException) -> bool:
         """Ask whether the same endpoint deserves another connection; claims it from the retry budget."""

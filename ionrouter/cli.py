@@ -124,6 +124,7 @@ def run_serve(args: argparse.Namespace) -> int:
         log_format=settings.log_format,
         level=settings.log_level,
         redact=lambda text: redactor(text, LOG_TEXT_BYTES),
+        buffered=True,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, redactor))

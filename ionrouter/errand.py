@@ -70,15 +70,21 @@ class Errand:
         cost: Cost,
         *,
         is_estimated: bool,
+        started_at: float,
+        duration_s: float,
+        ttft_s: float | None,
+        after_commit: bool,
     ) -> AttemptRecord:
-        """What it comes to, but for its times."""
+        """What it comes to. `started_at` is wall clock."""
         return AttemptRecord(
             endpoint_id=self.endpoint.id,
             model_id=self.route.id,
             provider_name=self.endpoint.provider.name,
-            started_at=0.0,
+            started_at=started_at,
             stream=self.upstream.stream,
-            duration_s=0.0,
+            duration_s=duration_s,
+            ttft_s=ttft_s,
+            after_commit=after_commit,
             status=200 if failure is None else failure.status,
             failure=failure.failure if failure else None,
             message=failure.message if failure else "",

@@ -5,16 +5,22 @@ Only cli calls `configure`; everybody else just gets a logger. Event names are p
 
 from __future__ import annotations
 
+import atexit
+import json
 import logging
 import sys
+import threading
+import time
 from collections.abc import Callable, MutableMapping
 from typing import Any, TextIO
 
+import orjson
 import structlog
 
 Redact = Callable[[str], str]
 EventDict = MutableMapping[str, Any]
 
+FLUSH_EVERY_S = 0.05
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -25,14 +31,19 @@ def configure(
     redact: Redact = lambda text: text,
     stream: TextIO | None = None,
     cache: bool = True,
+    buffered: bool = False,
 ) -> None:
-    """Set up structlog for the process; `redact` sees every string value, nested ones too."""
+    """Set up structlog for the process; `redact` sees every string value, nested ones too.
+
+    `buffered`: lines below warning may wait FLUSH_EVERY_S for others to leave with.
+    """
     out = stream if stream is not None else sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
+    lines = Lines(out) if buffered and not console else None
     structlog.configure(
         processors=_processors(redact, console=console, colors=console and out.isatty()),
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=out),
+        logger_factory=structlog.PrintLoggerFactory(file=out) if lines is None else lambda *_: lines,
         cache_logger_on_first_use=cache,  # cached loggers ignore later configuration: off in tests
     )
     _adopt_standard_logging(level)
@@ -42,7 +53,7 @@ def _processors(redact: Redact, *, console: bool, colors: bool) -> list[Any]:
     render = (
         structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
         if console
-        else structlog.processors.JSONRenderer()
+        else structlog.processors.JSONRenderer(serializer=_serialise)
     )
     return [
         structlog.contextvars.merge_contextvars,
@@ -52,6 +63,57 @@ def _processors(redact: Redact, *, console: bool, colors: bool) -> list[Any]:
         _Redactor(redact),
         render,
     ]
+
+
+def _serialise(event: EventDict, default: Callable[[Any], Any], **_: Any) -> str:
+    try:
+        return orjson.dumps(event, default=default).decode()
+    except TypeError:  # no Unicode, or an integer of more than 64 bits
+        return json.dumps(event, default=default)
+
+
+class Lines:
+    """Writes lines to a stream, several at a time; what is a warning or worse at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting: list[str] = []
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._has_some = threading.Event()
+        threading.Thread(target=self._run, name="log", daemon=True).start()
+        atexit.register(self.flush)
+
+    def info(self, line: str) -> None:
+        with self._lock:
+            self._waiting.append(line)
+        if not self._has_some.is_set():
+            self._has_some.set()
+
+    def warning(self, line: str) -> None:
+        self.info(line)
+        self.flush()
+
+    msg = debug = info
+    error = err = critical = fatal = failure = exception = warn = warning
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._writing:
+            with self._lock:
+                lines, self._waiting = self._waiting, []
+            if lines:
+                self._stream.write("\n".join((*lines, "")))
+                self._stream.flush()
+
+    def _run(self) -> None:
+        while True:
+            self._has_some.wait()
+            time.sleep(FLUSH_EVERY_S)
+            self._has_some.clear()
+            try:
+                self.flush()
+            except (OSError, ValueError):
+                continue  # nobody reads any more: there is nowhere to say so
 
 
 class _Redactor:

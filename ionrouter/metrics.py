@@ -7,6 +7,8 @@ the first MAX_ENDPOINTS get series of their own; the rest share one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,6 +34,7 @@ TOTAL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 MAX_ENDPOINTS = 1000
 OTHER = "(other)"
 
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 EngineLoads = Callable[[], Mapping[str, EngineLoad]]  # endpoint id -> load
 
 
@@ -106,8 +109,8 @@ class Metrics:
         """Count one finished request and its attempts."""
         endpoint, stream = self._label(record.served_endpoint or ""), str(record.stream).lower()
         model = OTHER if endpoint == OTHER else record.served_model or ""
-        self._requests.labels(record.kind, model, endpoint, stream, str(record.status)).inc()
-        self._total.labels(endpoint, stream).observe(record.duration_s)
+        _with(self._requests, record.kind, model, endpoint, stream, str(record.status)).inc()
+        _with(self._total, endpoint, stream).observe(record.duration_s)
         for attempt in record.attempts:
             self.record(attempt)
 
@@ -124,12 +127,12 @@ class Metrics:
         endpoint = self._label(attempt.endpoint_id)
         failure = attempt.failure.value if attempt.failure else ""
         stage = "after_commit" if attempt.after_commit else "before_commit"
-        self._attempts.labels(endpoint, failure, stage if failure else "", attempt.role).inc()
+        _with(self._attempts, endpoint, failure, stage if failure else "", attempt.role).inc()
         if attempt.role in ("shadow", "probe"):
             return
-        self._cost.labels(endpoint).inc(max(attempt.cost.total, 0.0))
+        _with(self._cost, endpoint).inc(max(attempt.cost.total, 0.0))
         if attempt.ttft_s is not None:
-            self._first_token.labels(endpoint).observe(attempt.ttft_s)
+            _with(self._first_token, endpoint).observe(attempt.ttft_s)
         if attempt.usage is None:
             return
         if attempt.is_unpriced:
@@ -140,7 +143,7 @@ class Metrics:
             ("cached", attempt.usage.cached_tokens),
             ("reasoning", attempt.usage.reasoning_tokens),
         ):
-            self._tokens.labels(endpoint, direction).inc(count)
+            _with(self._tokens, endpoint, direction).inc(count)
 
     def _label(self, endpoint_id: str) -> str:
         if endpoint_id not in self._endpoints:
@@ -152,6 +155,12 @@ class Metrics:
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
         return generate_latest(self.registry)
+
+
+@lru_cache(maxsize=4096)
+def _with(metric: Metric, *labels: str) -> Metric:
+    """The series of these labels; finding it anew costs 2 us, and a request needs ten."""
+    return metric.labels(*labels)
 
 
 class _EngineCollector(Collector):

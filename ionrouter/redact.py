@@ -13,6 +13,7 @@ from urllib.parse import quote
 MAX_BYTES = 2048  # what of an upstream's text is ever shown or logged
 MARK = "[redacted]"
 MIN_SECRET = 6  # shorter values ("EMPTY", "none") are placeholders and would eat ordinary words
+_KNOWN_CHARS, _MAX_KNOWN = 80, 2048  # short texts, shorter than any limit in bytes, that are remembered
 _SCAN_CHARS = 65536  # an upstream's megabyte is not worth a scan when 2 KB are shown
 
 # Every repetition that can fail late is bounded: an upstream's text must not cost quadratic time.
@@ -36,6 +37,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MARK),
     (re.compile(r"\beyJ[\w\-]{8,1000}\.[\w\-]{8,}(?:\.[\w\-]*)?"), MARK),  # JSON web token
 )
+# No pattern fits a text without one of these: most texts are looked at once, not eight times.
+_SUSPECT = re.compile(
+    r"://|bearer|basic|key|token|secret|password|[spr]k-|(?:gsk|hf|fw|r8|tgp_v1|xai|nvapi|csk|glpat|ghp|pplx)[_-]"
+    r"|AIza|AKIA|ASIA|eyJ",
+    re.I,
+)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")  # terminal escapes in logs; tab and LF stay
 
 
@@ -46,6 +53,7 @@ class Redactor:
         self._secrets: set[str] = set()
         self._known: re.Pattern[str] | None = None
         self._longest = 0
+        self._known_texts: dict[str, str] = {}  # short text -> without secrets
         self.register(*secrets)
 
     def register(self, *secrets: str) -> None:
@@ -54,21 +62,36 @@ class Redactor:
         if not new:
             return
         self._secrets |= new
+        self._known_texts = {}
         longest_first = sorted(self._secrets, key=len, reverse=True)
         self._longest = len(longest_first[0])
         self._known = re.compile("|".join(re.escape(secret) for secret in longest_first))
 
     def __call__(self, text: str | bytes, max_bytes: int = MAX_BYTES) -> str:
         """Return `text` without secrets, at most `max_bytes` of UTF-8."""
+        if len(text) > _KNOWN_CHARS or not isinstance(text, str):
+            return self._cleaned(text, max_bytes)
+        clean = self._known_texts.get(text)
+        if clean is None:  # names and reasons come again and again
+            if len(self._known_texts) >= _MAX_KNOWN:
+                self._known_texts.clear()
+            clean = self._known_texts[text] = self._cleaned(text, max_bytes)
+        return clean
+
+    def _cleaned(self, text: str | bytes, max_bytes: int) -> str:
         whole = text if isinstance(text, str) else text[: 4 * _SCAN_CHARS].decode("utf-8", "replace")
         clean = self._replace(whole[:_SCAN_CHARS])
         if len(whole) > _SCAN_CHARS:
             clean = clean[: max(len(clean) - self._longest, 0)]  # a key cut in two at the scan's edge
+        if len(clean) <= max_bytes and clean.isascii() and clean.isprintable():
+            return clean  # nothing to replace, nothing to cut
         return _cut(_CONTROL.sub(" ", clean), max_bytes)
 
     def _replace(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(MARK, text)
+        if _SUSPECT.search(text) is None:
+            return text
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text

@@ -24,8 +24,11 @@ async def read_json(request: web.Request, max_bytes: int) -> Any:
     if request.content_length is not None and request.content_length > max_bytes:
         raise too_large(max_bytes)
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        if request.content.is_eof():  # all of it came with the head: nothing to wait for
             data = await request.read()
+        else:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                data = await request.read()
     except TimeoutError:
         raise RequestError(
             f"the request body did not arrive within {BODY_TIMEOUT_S:.0f} seconds",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -72,8 +71,9 @@ def freeze(
         key_id=key.hash if key else None,
         arrived_at=arrived_at,
         longest=parsed.longest(),
+        client=_client(request, body.get("user")),
     )
-    return parsed, replace(wanted, client=_client(request, body.get("user")))
+    return parsed, wanted
 
 
 def _client(request: web.Request, user: Any) -> Client:

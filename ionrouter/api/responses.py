@@ -32,6 +32,8 @@ def error_response(body: ErrorBody, envelope: Mapping[str, Any] | None = None) -
 
 def header_text(text: str, max_length: int = 512) -> str:
     """Make a value that any HTTP stack takes: printable ASCII on one line."""
+    if text.isascii() and text.isprintable():
+        return text[:max_length].strip()
     clean = "".join(c if " " <= c <= "~" else "?" if c > "~" else " " for c in text)
     return clean[:max_length].strip()
 

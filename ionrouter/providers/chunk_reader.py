@@ -67,15 +67,16 @@ class ChunkReader:
     def _read(self, data: bytes, batch: list[ProviderEvent | TextRun]) -> None:
         if not data:
             rest = self._runs.rest()
-            events = (self._feed(rest) if rest else []) + self._decoder.finish()
-        else:
+            self._parse((self._feed(rest) if rest else []) + self._decoder.finish(), batch)
+        while data and not self._decoder.is_done:
             if self._decoder.is_between_events:
                 run, data = self._runs.take(data)
                 if run is not None:
                     batch.append(run)
-            events = self._feed(data) if data else []
-        for event in events:
-            self._parse(event, batch)
+            # While a run may begin with the next event, one event at a time.
+            end = data.find(b"\n\n") + 2 if self._runs.may_come else 0
+            piece, data = (data[:end], data[end:]) if end > 1 else (data, b"")
+            self._parse(self._feed(piece) if piece else [], batch)
 
     def _feed(self, data: bytes) -> list[SseEvent]:
         try:
@@ -83,13 +84,14 @@ class ChunkReader:
         except EventTooLong as error:
             raise self._errors.fault("malformed", str(error)) from error
 
-    def _parse(self, event: SseEvent, batch: list[ProviderEvent | TextRun]) -> None:
-        for payload in _payloads(event, self._errors):
-            chunk: Chunk | None = self._stream.chunk(payload)
-            if chunk is not None:
-                batch.append(chunk)
-                if event.is_plain:
-                    self._runs.learn(event.data, payload, chunk)
+    def _parse(self, events: list[SseEvent], batch: list[ProviderEvent | TextRun]) -> None:
+        for event in events:
+            for payload in _payloads(event, self._errors):
+                chunk: Chunk | None = self._stream.chunk(payload)
+                if chunk is not None:
+                    batch.append(chunk)
+                    if event.is_plain and self._runs.may_come:
+                        self._runs.learn(event.data, payload, chunk)
 
 
 def _payloads(event: SseEvent, errors: ErrorReader) -> Iterator[Any]:

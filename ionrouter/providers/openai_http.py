@@ -145,7 +145,7 @@ class OpenAIProvider:
         except (HttpFault, OSError, ValueError) as error:
             raise read_transport_error(error, errors) from error
 
-    def _headers(self, provider: Provider, variable: str | None, *, is_stream: bool) -> dict[str, str]:
+    def _headers(self, provider: Provider, variable: str | None, *, is_stream: bool) -> Mapping[str, str]:
         key = self._key(provider, variable)
         accept = "text/event-stream, application/json" if is_stream else "application/json"
         # A compressing upstream would hold events back until its window fills.

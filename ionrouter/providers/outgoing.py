@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from yarl import URL
 
@@ -64,9 +65,9 @@ class Outgoing:
         OSError or ssl.SSLError when something goes wrong.
         """
         target = target_of(url, allow_http)
-        return await self._pool.ask(
-            target.origin, _head(method, target, headers, body), body or b"", connect_s
-        )
+        length = b"\r\n" if body is None else b"Content-Length: %d\r\n\r\n" % len(body)
+        head = _head(method, target, tuple(headers.items())) + length
+        return await self._pool.ask(target.origin, head, body or b"", connect_s)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -97,13 +98,12 @@ def target_of(url: str, allow_http: bool) -> Target:
     return Target(origin, parsed.raw_path_qs, parsed.host_port_subcomponent or parsed.host)
 
 
-def _head(method: str, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
-    """Write a request's head; names and values were checked when the headers were built."""
+@lru_cache(maxsize=1024)
+def _head(method: str, target: Target, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Write a request's head but for its length; names and values were checked when they were built."""
     lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.host}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    if body is not None:
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join((*lines, "", "")).encode("utf-8")
+    lines += [f"{name}: {value}" for name, value in headers]
+    return "\r\n".join((*lines, "")).encode("utf-8")
 
 
 def url_problem(url: str, *, allow_http: bool = False) -> str | None:
@@ -152,17 +152,22 @@ def is_private(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 def build_headers(
     configured: Mapping[str, str], key: str | None, *, accept: str, extra: Mapping[str, str] | None = None
-) -> dict[str, str]:
+) -> Mapping[str, str]:
     """Build a request's headers from configuration alone; raises ConfigError naming a bad header.
 
     The key wins over a configured Authorization. Values are stripped (a key file ends with a newline).
     """
+    return _built((*configured.items(), *(extra or {}).items()), key, accept)
+
+
+@lru_cache(maxsize=1024)
+def _built(configured: tuple[tuple[str, str], ...], key: str | None, accept: str) -> Mapping[str, str]:
     headers = {"User-Agent": USER_AGENT, "Accept": accept, "Content-Type": "application/json"}
-    headers.update(checked_headers({**configured, **(extra or {})}))
+    headers.update(checked_headers(dict(configured)))
     if key is not None and key.strip():
         headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {_checked_value('Authorization', key)}"
-    return headers
+    return MappingProxyType(headers)
 
 
 def checked_headers(configured: Mapping[str, str]) -> dict[str, str]:

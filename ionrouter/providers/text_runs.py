@@ -31,6 +31,11 @@ class TextRuns:
         self._tail = b""  # the beginning of an event that fits so far
         self._num_misses = 0
 
+    @property
+    def may_come(self) -> bool:
+        """Ask whether it is worth looking for runs."""
+        return self._num_misses < MAX_MISSES
+
     def take(self, data: bytes) -> tuple[TextRun | None, bytes]:
         """Return the run that `data` begins with, and the bytes that are no part of it.
 
@@ -58,7 +63,7 @@ class TextRuns:
     def learn(self, event: bytes, payload: Any, chunk: Chunk) -> None:
         """Make a pattern of an event (its data, of a `data: ` line), if it holds text and nothing else."""
         key = _only_text(chunk)
-        if key is None or self._num_misses >= MAX_MISSES:
+        if key is None:
             return
         self._num_misses += 1  # until it has been of use
         text = chunk.choices[0].delta[key]

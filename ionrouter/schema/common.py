@@ -5,7 +5,7 @@ Unknown top-level fields are tolerated. null means absent; an explicit 0 is a va
 
 from __future__ import annotations
 
-import random
+import os
 import re
 import string
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from ionrouter.errors import RequestError
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
 from ionrouter.schema.plugins import PLUGINS, RESPONSE_HEALING
 from ionrouter.schema.preferences import IonrouterObject, ProviderObject
-from ionrouter.schema.request import InferenceRequest, Kind, Overrides, ProviderPreferences
+from ionrouter.schema.request import NOBODY, Client, InferenceRequest, Kind, Overrides, ProviderPreferences
 
 MAX_MODELS = 1024  # attempts are bounded elsewhere; this bounds the work of resolving
 CHARACTERS_PER_TOKEN = 4
@@ -135,6 +135,7 @@ class TextRequest(BaseModel):
         key_id: str | None,
         arrived_at: float,
         longest: int | None = None,
+        client: Client = NOBODY,
     ) -> InferenceRequest:
         """Freeze: gateway-only names out of `body` (the JSON this model was made of), the rest as it came.
 
@@ -163,6 +164,7 @@ class TextRequest(BaseModel):
             session_id=self.session_id or session_id or self.prompt_cache_key,
             key_id=key_id,
             arrived_at=arrived_at,
+            client=client,
             gateway_fields={k: v for k, v in body.items() if k in GATEWAY_FIELDS and v is not None},
         )
 
@@ -200,12 +202,16 @@ def _upstream_body(body: Mapping[str, Any], *, exclude_reasoning: bool) -> dict[
 
 
 _ALPHABET = string.ascii_letters + string.digits
-_SYSTEM_RANDOM = random.SystemRandom()
+_PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 
 
 def new_generation_id(now: float) -> str:
     """Make `gen-<unix seconds>-<20 alphanumerics>`; `now` is wall clock seconds."""
-    return f"gen-{int(now)}-{''.join(_SYSTEM_RANDOM.choices(_ALPHABET, k=20))}"
+    number, pairs = int.from_bytes(os.urandom(20), "little"), []  # more bits than 20 characters hold
+    for _ in range(10):
+        number, pair = divmod(number, len(_PAIRS))
+        pairs.append(_PAIRS[pair])
+    return f"gen-{int(now)}-{''.join(pairs)}"
 
 
 GENERATION_ID = re.compile(r"gen-\d+-[A-Za-z0-9]{20}")

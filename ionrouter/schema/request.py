@@ -57,6 +57,9 @@ class Client:
     user: str | None = None  # the body's `user`: the app's own end user
 
 
+NOBODY = Client()
+
+
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """What resolve, select and dispatch read.

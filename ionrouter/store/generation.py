@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from ionrouter.schema import json
@@ -60,6 +61,7 @@ class Generation:
 
 
 COLUMNS = tuple(f.name for f in fields(Generation))
+_FIELDS = attrgetter(*COLUMNS)
 _NAMES, _MARKS = ", ".join(f'"{name}"' for name in COLUMNS), ", ".join("?" * len(COLUMNS))
 _CHANGES = ", ".join(f'"{name}" = excluded."{name}"' for name in COLUMNS if name != "id")
 INSERT_NEW = f"INSERT INTO generation ({_NAMES}) VALUES ({_MARKS}) ON CONFLICT (id) DO NOTHING"
@@ -190,13 +192,23 @@ def abort(running: Generation) -> tuple[Generation, Sequence[Statement]]:
 
 
 def _values(generation: Generation) -> tuple[Any, ...]:
-    return tuple(_plain(getattr(generation, name)) for name in COLUMNS)
+    # Twice a request: what needs no change costs no call.
+    return tuple(
+        [
+            _plain(value)
+            if (kind := value.__class__) is bool or (kind is str and not _is_plain(value))
+            else value
+            for value in _FIELDS(generation)
+        ]
+    )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return _unicode(value)
-    return int(value) if isinstance(value, bool) else value
+def _is_plain(text: str) -> bool:
+    return text.isascii() and "\0" not in text
+
+
+def _plain(value: str | bool) -> str | int:
+    return _unicode(value) if isinstance(value, str) else int(value)
 
 
 def _unicode(text: str) -> str:

@@ -142,7 +142,11 @@ class Ledger:
         """Wait until an ended request's row is safe, or waiting is no use."""
         commit = self._commits.get(request_id)
         if commit is not None:
-            await asyncio.wait((commit,), timeout=MAX_COMMIT_S)
+            try:
+                async with asyncio.timeout(MAX_COMMIT_S):
+                    await commit
+            except TimeoutError:
+                return
 
     async def find(self, request_id: str) -> Generation | None:
         """Look a request up: running, just ended, or in the file."""
