@@ -160,7 +160,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         engine_load=_engine_load(ion),
         observers=(stats, metrics),
         books=accounts,
-        witnesses=(metrics.record,),
+        witnesses=(stats.record, metrics.record),
         may_measure=lambda: readiness.phase is Phase.READY,
     )
     reloader = Reloader(

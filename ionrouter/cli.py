@@ -72,6 +72,9 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--as", dest="upstream", metavar="NAME", help="the provider's own name of the model")
     stats = command("stats", run_stats, "show a running server's latency, throughput and uptime per route")
     stats.add_argument("model", nargs="?")
+    stats.add_argument(
+        "--role", choices=("main", "shadow", "probe"), default="main", help="whose requests; default: callers'"
+    )
     _add_url(stats)
     command("store", run_store, "bring the state database up to date and say what is in it")
     _add_keys(command("keys", _needs_action, "make and manage API keys"))
@@ -219,7 +222,7 @@ def run_stats(args: argparse.Namespace) -> int:
     """Print the running server's figures as a table."""
     from ionrouter.commands import stats
 
-    return stats.run(_settings(args), url=args.url, model=args.model)
+    return stats.run(_settings(args), url=args.url, model=args.model, role=args.role)
 
 
 def run_keys_create(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Active health checks: real requests for one token, to endpoints long unasked or open.
 
-At low rate, with jitter, one at a time per endpoint; never during a Retry-After, never to wake a cold model. A
-success closes an open breaker, so that callers need not be the trial. Passive checks are every attempt's.
+At low rate, with jitter, one at a time per endpoint; never during a Retry-After, never to wake a cold model.
+A success closes an open breaker, so that callers need not be the trial. Passive checks are every attempt's.
 """
 
 from __future__ import annotations

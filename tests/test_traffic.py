@@ -190,6 +190,16 @@ def test_a_shadow_is_asked_and_neither_shown_nor_billed(world: World) -> None:
     )
     assert world.metric("ionrouter_shadows_total", endpoint="copy/other", outcome="started") == 2
     assert world.metric("ionrouter_cost_usd_total", endpoint="copy/other") == 0
+
+    def count(role: str) -> int:
+        told = world.server.get(f"/api/v1/models/other/endpoints?role={role}")[1]
+        return int(
+            told["data"]["endpoints"][0]["perf_last_30m_by_workload"]["text_generation"]["request_count"]
+        )
+
+    assert (count("main"), count("shadow"), count("probe")) == (0, 2, 0)
+    status, refused = world.server.get("/api/v1/models/other/endpoints?role=spy")
+    assert status == 400 and "known are main, shadow, probe" in refused["error"]["message"]
     rows = eventually(lambda: world.generations("copied"), lambda rows: len(rows) == 2)
     assert [endpoint for endpoint, _ in rows] == ["real/copied"] * 2
     assert [cost for _, cost in rows] == pytest.approx([(5 + 1) / 1e6, (5 + 2) / 1e6])

@@ -13,7 +13,7 @@ from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import RequestError
 from ionrouter.routing.resolve import resolve, split_variant
 from ionrouter.routing.table import ModelRoute
-from ionrouter.stats.book import Percentiles
+from ionrouter.stats.book import PURPOSES, Percentiles, Purpose
 
 
 async def list_models(request: web.Request) -> web.Response:
@@ -51,14 +51,15 @@ async def retrieve_model(request: web.Request) -> web.Response:
 
 
 async def model_endpoints(request: web.Request) -> web.Response:
+    """A model's endpoints with their statistics: of callers' requests, or of shadows or probes."""
     edge = request.app[EDGE]
-    model, now = _model(request), time.time()
+    model, now, purpose = _model(request), time.time(), _purpose(request)
     shows_speed = not edge.asks_for_keys or KEY in request
     endpoints = [
         cards.endpoint_card(
             model,
             endpoint,
-            edge.stats.endpoint_summary(endpoint.id, now),
+            edge.stats.endpoint_summary(endpoint.id, now, purpose),
             status=edge.endpoint_status(endpoint),
             shows_speed=shows_speed,
         )
@@ -75,6 +76,14 @@ async def list_providers(request: web.Request) -> web.Response:
 def offered(edge: Edge) -> list[ModelRoute]:
     """Models that have an endpoint which takes traffic; the others are visible to explain."""
     return [model for model in edge.router.table.models.values() if cards.enabled(model)]
+
+
+def _purpose(request: web.Request) -> Purpose:
+    asked = request.query.get("role", "main")
+    found = next((purpose for purpose in PURPOSES if purpose == asked), None)
+    if found is None:
+        raise RequestError(f"unknown role '{asked[:40]}'; known are {', '.join(PURPOSES)}", param="role")
+    return found
 
 
 def _model(request: web.Request) -> ModelRoute:

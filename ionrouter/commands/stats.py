@@ -14,10 +14,11 @@ from ionrouter.settings import Settings
 PERCENTILES = ("p50", "p75", "p90", "p99")
 
 
-def run(settings: Settings, *, url: str | None, model: str | None) -> int:
+def run(settings: Settings, *, url: str | None, model: str | None, role: str = "main") -> int:
     """Print one row an endpoint; a dash where fewer than five requests speak."""
     base = server_url(settings, url)
-    table = Table(title=f"last 30 minutes at {base}; ttft in ms", title_justify="left")
+    whose = "" if role == "main" else f" of {role}s"
+    table = Table(title=f"last 30 minutes{whose} at {base}; ttft in ms", title_justify="left")
     table.add_column("endpoint", no_wrap=True)
     for figure in ("requests", "uptime"):
         table.add_column(figure, justify="right")
@@ -25,16 +26,17 @@ def run(settings: Settings, *, url: str | None, model: str | None) -> int:
         table.add_column(f"ttft {name}", justify="right")
     for name in PERCENTILES:
         table.add_column(f"tok/s {name}", justify="right")
-    for endpoint in _endpoints(settings, base, model):
+    for endpoint in _endpoints(settings, base, model, role):
         table.add_row(*_row(endpoint))
     make_console().print(table)
     return 0
 
 
-def _endpoints(settings: Settings, base: str, model: str | None) -> Iterator[Mapping[str, Any]]:
+def _endpoints(settings: Settings, base: str, model: str | None, role: str) -> Iterator[Mapping[str, Any]]:
     models = [model] if model else [row["id"] for row in ask(settings, base, "/api/v1/models")["data"]]
     for name in models:
-        yield from ask(settings, base, f"/api/v1/models/{name}/endpoints")["data"]["endpoints"]
+        path = f"/api/v1/models/{name}/endpoints?role={role}"
+        yield from ask(settings, base, path)["data"]["endpoints"]
 
 
 def _row(endpoint: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from ionrouter.errors import FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
@@ -15,6 +16,9 @@ from ionrouter.stats.sketch import Sketch
 from ionrouter.stats.window import Bucket, Window
 
 MIN_SAMPLES = 5  # fewer say nothing: null
+# Attempts that belong together: for callers (hedges, too), copies, health checks. They never mix.
+Purpose = Literal["main", "shadow", "probe"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 WINDOWS_S = {"5m": 300.0, "30m": 1800.0, "1d": 86400.0}
 OK = "ok"
 # What an endpoint is not blamed for: its limits, bad requests, refused content, callers who left.
@@ -91,12 +95,19 @@ def resolution_of(seconds: float) -> int:
 _RESOLUTIONS = ((60, 3 * 3600.0), (3600, 7 * 86_400.0), (86_400, float("inf")))
 
 
+Key = tuple[str, bool, Purpose]  # endpoint id, stream, purpose
+
+
+def _purpose(attempt: AttemptRecord) -> Purpose:
+    return attempt.role if attempt.role in ("shadow", "probe") else "main"
+
+
 @dataclass(slots=True)
 class StatsBook:
     """All endpoints' series. `record` takes microseconds and never fails on an unknown endpoint."""
 
     max_endpoints: int = 4096  # patterns let clients invent names: the longest idle goes first
-    _series: dict[tuple[str, bool], Series] = field(default_factory=dict)  # (endpoint id, stream)
+    _series: dict[Key, Series] = field(default_factory=dict)
 
     def observe(self, record: RequestRecord) -> None:
         """Take in every attempt of a request that ended."""
@@ -105,7 +116,7 @@ class StatsBook:
 
     def record(self, attempt: AttemptRecord) -> None:
         """Take in one attempt."""
-        key = (attempt.endpoint_id, attempt.stream)
+        key = (attempt.endpoint_id, attempt.stream, _purpose(attempt))
         series = self._series.pop(key, None) or Series()
         self._series[key] = series  # last in order: most recently used
         series.record(attempt)
@@ -113,24 +124,33 @@ class StatsBook:
             del self._series[next(iter(self._series))]
 
     def window(
-        self, endpoint_id: str, seconds: float, now: float, *, stream: bool | None = None
+        self,
+        endpoint_id: str,
+        seconds: float,
+        now: float,
+        *,
+        stream: bool | None = None,
+        purpose: Purpose = "main",
     ) -> WindowSummary:
         """Summarise the last `seconds` of one endpoint; `stream` None merges both modes."""
         total = Bucket()
         for mode in (True, False) if stream is None else (stream,):
-            series = self._series.get((endpoint_id, mode))
+            series = self._series.get((endpoint_id, mode, purpose))
             if series is not None:
                 total.merge(series.since(seconds, now))
         return summarise(total, resolution_of(seconds))
 
-    def endpoint_summary(self, endpoint_id: str, now: float) -> EndpointSummary:
+    def endpoint_summary(self, endpoint_id: str, now: float, purpose: Purpose = "main") -> EndpointSummary:
         """Summarise one endpoint over the three published windows."""
-        last = {name: self.window(endpoint_id, seconds, now) for name, seconds in WINDOWS_S.items()}
+        last = {
+            name: self.window(endpoint_id, seconds, now, purpose=purpose)
+            for name, seconds in WINDOWS_S.items()
+        }
         return EndpointSummary(endpoint_id, last["5m"], last["30m"], last["1d"])
 
     def endpoint_ids(self) -> tuple[str, ...]:
-        """List the endpoints that have statistics."""
-        return tuple(dict.fromkeys(endpoint_id for endpoint_id, _ in self._series))
+        """List the endpoints that have statistics, of whatever purpose."""
+        return tuple(dict.fromkeys(endpoint_id for endpoint_id, _, _ in self._series))
 
 
 def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:

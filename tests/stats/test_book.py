@@ -9,7 +9,7 @@ import pytest
 from ionrouter.errors import FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.usage import Cost, Usage
-from ionrouter.stats.book import StatsBook, resolution_of
+from ionrouter.stats.book import PURPOSES, StatsBook, resolution_of
 from ionrouter.stats.sketch import MAX_BINS
 
 NOW = 1_700_000_000.0
@@ -151,10 +151,10 @@ def test_the_room_taken_grows_with_time_not_with_samples() -> None:
     for i in range(40_000):
         stats.record(attempt(started_at=NOW + i * 0.05, ttft_s=0.1 + (i % 1000) / 1000))
         if i in (20_000, 39_999):
-            sizes.append([len(window) for window in stats._series["a", True].windows])
+            sizes.append([len(window) for window in stats._series["a", True, "main"].windows])
             bins = [
                 len(s.bins)
-                for b in stats._series["a", True].windows[0]._open.values()
+                for b in stats._series["a", True, "main"].windows[0]._open.values()
                 for s in b.sketches.values()
             ]
             assert max(bins) <= MAX_BINS
@@ -169,3 +169,14 @@ def test_invented_endpoints_push_out_the_longest_idle() -> None:
         stats.record(attempt(endpoint_id=f"e{i}"))
     assert len(stats.endpoint_ids()) <= 20
     assert "e99" in stats.endpoint_ids() and "e0" not in stats.endpoint_ids()
+
+
+def test_shadows_and_probes_are_apart_and_hedges_are_callers_requests() -> None:
+    roles = ("main", "main", "hedge", "shadow", "probe", "probe", "probe", "probe")
+    stats = book(
+        *(attempt(role=role, failure=FailureClass.TRANSIENT if role == "probe" else None) for role in roles)
+    )
+    counts = {purpose: stats.endpoint_summary("a", NOW, purpose).last_5m.num_attempts for purpose in PURPOSES}
+    assert counts == {"main": 3, "shadow": 1, "probe": 4}
+    assert stats.window("a", 300, NOW).outcomes == {"ok": 3}
+    assert stats.endpoint_ids() == ("a",)
