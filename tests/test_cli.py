@@ -231,3 +231,28 @@ def test_the_management_key_goes_to_this_machine_only(
 def test_json_log_lines_are_json(server: Server) -> None:
     lines = [line for line in server.log.splitlines() if not line.startswith("ionrouter listens on")]
     assert all("event" in json.loads(line) for line in lines)
+
+
+TRAFFIC = """
+providers:
+  fake: { type: fake, options: { text: hi } }
+  next: { type: fake, options: { text: hi } }
+models:
+  m:
+    hedge: { after: 2, budget: 0.1 }
+    canary: { endpoint: next, percent: 25 }
+    shadow: { endpoint: next, share: 0.5 }
+    endpoints: [{ provider: fake }, { provider: next }]
+"""
+
+
+def test_explain_tells_of_splits_hedges_and_shadows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "routes.yaml"
+    config.write_text(TRAFFIC)
+    assert main(["explain", "m", "--config", str(config)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "canary of m: 25% next, 75% the others; this one, by chance: " in told
+    assert "hedge after 2 s, at least 0.2 s, 0.1 of requests; now: " in told and "fake/m 2.00 s" in told
+    assert "shadow: 0.5 of requests to next/m, 4 at once" in told
