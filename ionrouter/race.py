@@ -32,7 +32,8 @@ def patience_with(departure: Departure, departures: Departures) -> float | None:
     hedge = candidate.route.hedge
     if hedge is None or departures.has_hedged:
         return None
-    parts.hedges.of(candidate.route.id).deposit(hedge.budget)
+    if departures.walk.num_attempts == 1:  # its share is of requests, not of attempts
+        parts.hedges.of(candidate.route.id).deposit(hedge.budget)
     if not departures.walk.has_beside(candidate):
         return None
     stream = streams_upstream(candidate.endpoint, departures.request)

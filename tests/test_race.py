@@ -383,6 +383,15 @@ async def test_the_budget_bounds_rivals_as_a_share_of_requests() -> None:
     assert counts == (5, 35)
 
 
+async def test_the_budgets_share_is_of_requests_not_of_attempts() -> None:
+    failing, slow = first("a", {"status": 500}, cooldown_s=0), {"text": "late", "delay_s": 0.03}
+    hedge = Hedge(after_s=0.01, floor_s=0.01, budget=0.1)
+    bench = Bench.of(hedged(failing, then("b", slow), then("c", SILENT), hedge=hedge))
+    for _ in range(20):
+        await bench.run(request(stream=True, preferences=ProviderPreferences(order=("a", "b"))))
+    assert bench.client.num_calls("b") == 20 and bench.client.num_calls("c") == 1 + 2
+
+
 async def test_a_budget_of_zero_leaves_one_rival_in_all() -> None:
     slow = first("a", {"text": "late", "delay_s": 0.03})
     bench = Bench.of(hedged(slow, then("b", SILENT), hedge=Hedge(after_s=0.01, floor_s=0.01, budget=0.0)))
