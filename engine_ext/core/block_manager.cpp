@@ -47,12 +47,24 @@ BlockId BlockManager::allocate() {
   if (free_.empty()) {
     if (lru_.empty()) throw std::logic_error("allocate: no block is available");
     // Forgetting moves the block to free_, and with it whatever hung below it unowned.
-    forget(lru_.begin()->second);
+    forget(next_victim());
   }
   const BlockId block = free_.back();
   free_.pop_back();
   blocks_[block].num_refs = 1;
   return block;
+}
+
+BlockId BlockManager::next_victim() const {
+  if (lru_.empty()) return -1;
+  const auto is_cached = [&](BlockId child) { return blocks_[child].num_refs == 0; };
+  BlockId victim = lru_.begin()->second;
+  for (;;) {
+    const auto& children = blocks_[victim].children;
+    const auto child = std::ranges::find_if(children, is_cached);
+    if (child == children.end()) return victim;
+    victim = *child;
+  }
 }
 
 void BlockManager::release(std::span<const BlockId> blocks) {
@@ -135,46 +147,71 @@ bool BlockManager::is_current(const PrefixChain& chain) const {
 
 void BlockManager::seal(PrefixChain& chain, std::span<const int32_t> ids, int32_t num_valid,
                         std::span<const BlockId> blocks) {
-  const size_t size = static_cast<size_t>(block_size_);
   // The node at the tail may be another sequence's, evicted since: enter the whole prefix again, from own
   // blocks.
   if (!is_current(chain)) chain = PrefixChain{.salt = chain.salt};
-  for (; (chain.num_sealed + 1) * block_size_ <= num_valid; ++chain.num_sealed) {
-    const auto tokens = ids.subspan(static_cast<size_t>(chain.num_sealed) * size, size);
-    const uint64_t parent_hash = chain.tail_uid == 0 ? 0 : blocks_[chain.tail_block].hash;
-    const uint64_t hash = hash_of(parent_hash, chain.salt, tokens);
-    BlockId node = find(chain.tail_uid, hash, chain.salt, tokens);
-    const BlockId own = blocks[static_cast<size_t>(chain.num_sealed)];
-    // Found: somebody sealed the same prefix first. Theirs is the node; ours stays a private copy, free once
-    // we release it, and the chain goes on below theirs.
-    if (node < 0) {
-      // A block has one node: one left from an earlier chain gives way.
-      if (blocks_[own].uid != 0) forget(own);
-      enter(own, chain, hash, tokens);
-      node = own;
-    }
-    chain.tail_block = node;
-    chain.tail_uid = blocks_[node].uid;
+  while ((chain.num_sealed + 1) * block_size_ <= num_valid) {
+    // Followed: somebody sealed the same prefix first. Theirs is the node; ours stays a private copy, free
+    // once we release it, and the chain goes on below theirs.
+    if (!follow(chain, ids)) extend(chain, ids, blocks[static_cast<size_t>(chain.num_sealed)]);
   }
 }
 
-void BlockManager::enter(BlockId id, const PrefixChain& chain, uint64_t hash,
-                         std::span<const int32_t> tokens) {
+std::span<const int32_t> BlockManager::next_tokens(const PrefixChain& chain,
+                                                   std::span<const int32_t> ids) const {
+  const auto size = static_cast<size_t>(block_size_);
+  return ids.subspan(static_cast<size_t>(chain.num_sealed) * size, size);
+}
+
+uint64_t BlockManager::next_hash(const PrefixChain& chain, std::span<const int32_t> tokens) const {
+  return hash_of(chain.tail_uid == 0 ? 0 : blocks_[chain.tail_block].hash, chain.salt, tokens);
+}
+
+bool BlockManager::follow(PrefixChain& chain, std::span<const int32_t> ids) const {
+  const auto tokens = next_tokens(chain, ids);
+  const BlockId node = find(chain.tail_uid, next_hash(chain, tokens), chain.salt, tokens);
+  if (node < 0) return false;
+  ++chain.num_sealed;
+  chain.tail_block = node;
+  chain.tail_uid = blocks_[node].uid;
+  return true;
+}
+
+void BlockManager::extend(PrefixChain& chain, std::span<const int32_t> ids, BlockId id) {
+  // A block has one node: one left from an earlier chain gives way.
+  forget(id);
+  const auto tokens = next_tokens(chain, ids);
   Block& block = blocks_[id];
+  block.hash = next_hash(chain, tokens);
   block.uid = next_uid_++;
   block.parent_uid = chain.tail_uid;
   block.parent = chain.tail_block;
-  block.hash = hash;
   block.tokens.assign(tokens.begin(), tokens.end());
   if (chain.tail_uid == 0) {
     block.salt = chain.salt;
   } else {
     blocks_[chain.tail_block].children.push_back(id);
   }
-  nodes_.emplace(hash, id);
+  nodes_.emplace(block.hash, id);
+  ++chain.num_sealed;
+  chain.tail_block = id;
+  chain.tail_uid = block.uid;
+}
+
+void BlockManager::touch(const PrefixChain& chain) {
+  if (!is_current(chain)) return;
+  uint64_t uid = chain.tail_uid;
+  for (BlockId id = chain.tail_block; uid != 0; uid = blocks_[id].parent_uid, id = blocks_[id].parent) {
+    Block& block = blocks_[id];
+    if (block.num_refs > 0) continue;
+    lru_.erase({block.released_at, id});
+    block.released_at = ++clock_;
+    lru_.emplace(block.released_at, id);
+  }
 }
 
 void BlockManager::forget(BlockId id) {
+  if (!has_node(id)) return;
   if (const Block& block = blocks_[id]; block.parent_uid != 0) std::erase(blocks_[block.parent].children, id);
   // What lies below can no longer be found from the root: its nodes go too. An explicit stack, because a
   // chain is as deep as the context has blocks.

@@ -51,9 +51,12 @@ class BlockManager {
   int32_t num_needed(int32_t num_tokens) const { return (num_tokens + block_size_ - 1) / block_size_; }
   int32_t num_refs(BlockId block) const { return blocks_[block].num_refs; }
 
-  // A block with one reference, its contents undefined. Takes the cached block unused for longest when none
-  // is free. Throws std::logic_error when num_available() == 0.
+  // A block with one reference, its contents undefined. Takes a cached block, next_victim(), when none is
+  // free. Throws std::logic_error when num_available() == 0.
   BlockId allocate();
+  // The cached block that allocate takes next: the one unused for longest, or what is cached below it, since
+  // a node without its parent is lost. -1: none is cached.
+  BlockId next_victim() const;
   // Gives back one reference to each of a sequence's blocks, the tail first so that it is evicted first.
   void release(std::span<const BlockId> blocks);
 
@@ -70,6 +73,20 @@ class BlockManager {
   // private.
   void seal(PrefixChain& chain, std::span<const int32_t> ids, int32_t num_valid,
             std::span<const BlockId> blocks);
+
+  // The two halves of seal, for whoever walks the tree itself (the second tier). `follow` moves the chain on
+  // by one block if a node for the next tokens of `ids` exists; `extend` makes `block` that node.
+  bool follow(PrefixChain& chain, std::span<const int32_t> ids) const;
+  void extend(PrefixChain& chain, std::span<const int32_t> ids, BlockId block);
+  // Whether the chain's end still has its node.
+  bool is_current(const PrefixChain& chain) const;
+  // Counts the chain's cached blocks as used just now, the root last: a parent is younger than its children.
+  void touch(const PrefixChain& chain);
+  // One more owner for a block that has an owner or is cached.
+  void take_reference(BlockId block);
+  // Removes the node of a block, if it has one, and all below it; those nobody owns are free.
+  void forget(BlockId block);
+  bool has_node(BlockId block) const { return blocks_[block].uid != 0; }
 
   // Throws std::logic_error naming the broken rule.
   void check_integrity() const;
@@ -90,10 +107,9 @@ class BlockManager {
   uint64_t hash_of(uint64_t parent_hash, const std::string& salt, std::span<const int32_t> tokens) const;
   BlockId find(uint64_t parent_uid, uint64_t hash, const std::string& salt,
                std::span<const int32_t> tokens) const;
-  void enter(BlockId block, const PrefixChain& chain, uint64_t hash, std::span<const int32_t> tokens);
-  void forget(BlockId block);  // removes the node of a block and all below it
-  void take_reference(BlockId block);
-  bool is_current(const PrefixChain& chain) const;
+  // The tokens of the block behind the chain, and the hash of a node for them.
+  std::span<const int32_t> next_tokens(const PrefixChain& chain, std::span<const int32_t> ids) const;
+  uint64_t next_hash(const PrefixChain& chain, std::span<const int32_t> tokens) const;
 
   int32_t block_size_;
   uint64_t identity_hash_;

@@ -43,6 +43,15 @@ struct Stats {
   int64_t blocks_total = 0;
   int64_t blocks_free = 0;
   int64_t blocks_cached = 0;  // no owner, contents kept for reuse, taken when free ones run out
+  // The second tier; all 0 without one. used = total - free - cached is what copies are at work on.
+  int64_t tier_blocks_total = 0;
+  int64_t tier_blocks_free = 0;
+  int64_t tier_blocks_cached = 0;
+  int64_t tier_copies_out = 0;  // blocks, failed ones included
+  int64_t tier_copies_in = 0;
+  int64_t tier_copies_failed = 0;
+  int64_t tier_hit_tokens = 0;  // positions that came back instead of being computed
+  int64_t block_bytes = 0;      // of one block, in either tier
   int64_t steps = 0;
   int64_t tokens_generated = 0;  // committed and billed
   int64_t tokens_prefilled = 0;  // computed prompt positions, recomputation after preemption included
@@ -53,6 +62,7 @@ struct Stats {
   int64_t non_finite_rows = 0;  // of these, by NaN or infinite logits
   int64_t prefix_hit_tokens = 0;
   double last_step_s = 0.0;     // compute time of the last step
+  double step_seconds = 0.0;    // of all steps
   double prefill_rate = 0.0;    // tokens/s, over steps that prefill; 0: unknown
   double decode_rate = 0.0;     // tokens/s of all sequences together, over steps that decode; 0: unknown
   double unresponsive_s = 0.0;  // seconds since the last sign of progress while there is work; 0 when idle

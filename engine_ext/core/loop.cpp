@@ -25,7 +25,7 @@ Loop::Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOpt
     : runner_(runner),
       options_(options),
       scheduler_(runner.caps(), {options.token_budget, options.max_running, options.prefix_cache},
-                 options.cache_identity),
+                 options.cache_identity, &runner),
       committer_(scheduler_, std::move(token_bytes), runner.caps().vocab_size) {}
 
 void Loop::start(SequencePtr sequence, int32_t priority) {
@@ -69,6 +69,8 @@ void Loop::advance() {
   const size_t depth = has_submitted || is_full ? static_cast<size_t>(options_.pipeline_depth) : 0;
   if (in_flight_.size() > depth) {
     if (try_upload_masks()) commit_oldest();
+  } else if (!has_submitted && scheduler_.is_copying()) {
+    scheduler_.poll_copies(true);
   } else if (!has_submitted && !live_.empty()) {
     // The scheduler promises that this cannot be; without the check it would be a thread that spins for ever.
     throw std::logic_error("sequences wait, nothing is in flight, and nothing can be scheduled");
@@ -156,6 +158,7 @@ void Loop::commit_oldest() {
 void Loop::measure(const ScheduledStep& scheduled, const StepResult& result) {
   if (!result.error.empty()) return;
   last_step_s_ = result.seconds;
+  step_seconds_ += result.seconds;
   num_prefilled_ += scheduled.num_prefill_tokens;
   if (scheduled.num_prefill_tokens > 0) prefill_rate_.add(scheduled.num_prefill_tokens, result.seconds);
   if (scheduled.num_decode_rows > 0) decode_rate_.add(scheduled.num_decode_rows, result.seconds);
@@ -168,6 +171,7 @@ void Loop::shut_down() {
     try_upload_masks();
     commit_oldest();
   }
+  while (scheduler_.is_copying()) scheduler_.poll_copies(true);
 }
 
 void Loop::fail_all(const std::string& error) {
@@ -194,6 +198,16 @@ Stats Loop::stats() const {
   stats.blocks_total = blocks.num_total();
   stats.blocks_free = blocks.num_free();
   stats.blocks_cached = blocks.num_cached();
+  if (const KvTier* tier = scheduler_.tier()) {
+    stats.tier_blocks_total = tier->blocks().num_total();
+    stats.tier_blocks_free = tier->blocks().num_free();
+    stats.tier_blocks_cached = tier->blocks().num_cached();
+    stats.tier_copies_out = tier->counters().copies_out;
+    stats.tier_copies_in = tier->counters().copies_in;
+    stats.tier_copies_failed = tier->counters().copies_failed;
+    stats.tier_hit_tokens = scheduler_.num_tier_hit_tokens();
+  }
+  stats.block_bytes = runner_.caps().block_bytes;
   stats.steps = num_steps_;
   stats.tokens_generated = counters.tokens_generated;
   stats.tokens_prefilled = num_prefilled_;
@@ -204,6 +218,7 @@ Stats Loop::stats() const {
   stats.non_finite_rows = counters.non_finite_rows;
   stats.prefix_hit_tokens = scheduler_.num_prefix_hit_tokens();
   stats.last_step_s = last_step_s_;
+  stats.step_seconds = step_seconds_;
   stats.prefill_rate = prefill_rate_.per_second();
   stats.decode_rate = decode_rate_.per_second();
   return stats;

@@ -36,7 +36,7 @@ class Loop {
 
   // Whether the oldest step in flight waits for masks: the loop can do nothing more until one comes.
   bool is_short_of_masks() const;
-  bool is_idle() const { return live_.empty() && in_flight_.empty(); }
+  bool is_idle() const { return live_.empty() && in_flight_.empty() && !scheduler_.is_copying(); }
   std::vector<Event> take_events();
   std::vector<MaskRequest> take_mask_requests();
   Stats stats() const;
@@ -63,6 +63,7 @@ class Loop {
   int64_t num_steps_ = 0;
   int64_t num_prefilled_ = 0;
   double last_step_s_ = 0.0;
+  double step_seconds_ = 0.0;
   DecayedRate prefill_rate_;
   DecayedRate decode_rate_;
 };

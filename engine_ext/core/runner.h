@@ -4,13 +4,16 @@
 
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace ion {
 
-using SeqSlot = int32_t;  // index into the runner's per-sequence state, reused after a leave
-using BlockId = int32_t;  // index of a KV block of `Caps::block_size` tokens
+using SeqSlot = int32_t;    // index into the runner's per-sequence state, reused after a leave
+using BlockId = int32_t;    // index of a KV block of `Caps::block_size` tokens
+using HostBlock = int32_t;  // index of a block in the second tier (host memory or a file)
+using Ticket = uint64_t;    // one copy between the tiers
 
 enum RowFlag : uint8_t {
   kRowSample = 1,          // sample a token after the last position of this row
@@ -114,6 +117,14 @@ struct Caps {
   int32_t max_tokens_per_step = 512;
   int32_t context_length = 0;
   int32_t vocab_size = 0;
+  int32_t num_host_blocks = 0;  // of the second tier; 0: there is none
+  int64_t block_bytes = 0;      // of one block with all its layers
+};
+
+enum class CopyState : uint8_t {
+  kPending,
+  kDone,
+  kFailed,  // the target's contents mean nothing
 };
 
 // What a runner may rely on, and what it must put up with:
@@ -131,6 +142,11 @@ struct Caps {
 // - A step with kRowGrammar rows gets one upload of masks, with a mask for each of those rows. Its forward
 //   pass need not wait for them, its sampling does, and so do the steps behind it.
 //
+// - Copies between the tiers run in the background, beside steps and other copies, in any order. The engine
+//   copies out only blocks whose contents no step in flight changes, and names neither end of a copy in a
+//   step or another copy that would change it before the copy is over. What was copied out whole comes back
+//   bit for bit, or the copy fails.
+//
 // Computes steps in epoch order. `submit` never blocks; up to 4 epochs may be in flight, then it throws.
 // All calls come from one thread, the engine's.
 class Runner {
@@ -142,6 +158,12 @@ class Runner {
   virtual void upload_masks(uint64_t epoch, std::vector<Mask> masks) = 0;
   // Takes the oldest finished step, or returns false. `wait` sleeps until one is finished.
   virtual bool poll(StepResult& result, bool wait) = 0;
+
+  // Only with num_host_blocks > 0. They start a copy and do not wait for it.
+  virtual Ticket copy_out(BlockId, HostBlock) { throw std::logic_error("the runner has no second tier"); }
+  virtual Ticket copy_in(HostBlock, BlockId) { throw std::logic_error("the runner has no second tier"); }
+  // `wait` sleeps until the copy is over. A ticket is asked about until it is, and never again.
+  virtual CopyState done(Ticket, bool /*wait*/) { throw std::logic_error("the runner has no second tier"); }
 };
 
 }  // namespace ion

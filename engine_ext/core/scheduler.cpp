@@ -8,8 +8,12 @@
 
 namespace ion {
 
-Scheduler::Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity)
-    : caps_(caps), options_(options), blocks_(caps.num_blocks, caps.block_size, std::move(cache_identity)) {
+Scheduler::Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity, Runner* tier)
+    : caps_(caps), options_(options), blocks_(caps.num_blocks, caps.block_size, cache_identity) {
+  // Without a prefix cache nothing would ever be found in it.
+  if (tier != nullptr && caps.num_host_blocks > 0 && options.prefix_cache) {
+    tier_.emplace(*tier, blocks_, std::move(cache_identity));
+  }
   for (SeqSlot slot = caps.max_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
@@ -26,6 +30,7 @@ ScheduledStep Scheduler::schedule() {
   ScheduledStep out;
   budget_ = options_.token_budget;
   num_promised_ = 0;
+  poll_copies(false);
   add_decode_rows(out);
   add_prefill_rows(out);
   admit(out);
@@ -57,7 +62,7 @@ void Scheduler::add_decode_rows(ScheduledStep& out) {
 void Scheduler::add_prefill_rows(ScheduledStep& out) {
   for (const SequencePtr& sequence : running_) {
     if (budget_ == 0) return;
-    if (!sequence->is_prefilling()) continue;
+    if (!sequence->is_prefilling() || !try_begin(*sequence, out)) continue;
     const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
     out.num_prefill_tokens += count;
     add_row(sequence, count, out);
@@ -68,6 +73,7 @@ void Scheduler::admit(ScheduledStep& out) {
   while (budget_ > 0 && !waiting_.empty() && num_running() < options_.max_running && !free_slots_.empty()) {
     const SequencePtr sequence = *waiting_.begin();
     if (!try_admit(sequence, out)) return;
+    if (sequence->fetch) continue;
     const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
     out.num_prefill_tokens += count;
     add_row(sequence, count, out);
@@ -93,26 +99,59 @@ bool Scheduler::try_admit(const SequencePtr& sequence, ScheduledStep& out) {
   if (num_new + num_running() > num_available) return false;
 
   waiting_.erase(sequence);
-  Sequence& s = *sequence;
+  place(*sequence, std::move(matched), num_new);
+  running_.insert(sequence);
+  if (tier_) start_fetch(*sequence, num_matched);
+  if (!sequence->fetch) begin(*sequence, out);
+  return true;
+}
+
+void Scheduler::place(Sequence& s, std::vector<BlockId> matched, int32_t num_new) {
   s.chain = blocks_.acquire(s.chain.salt, matched);
+  s.num_computed = s.num_scheduled = static_cast<int32_t>(matched.size()) * caps_.block_size;
+  s.num_prefill = s.num_ids();
   s.blocks = std::move(matched);
+  for (int32_t i = 0; i < num_new; ++i) s.blocks.push_back(blocks_.allocate());
   s.slot = free_slots_.back();
   free_slots_.pop_back();
-  for (int32_t i = 0; i < static_cast<int32_t>(s.blocks.size()); ++i) {
-    out.step.delta.blocks.push_back({s.slot, i, s.blocks[static_cast<size_t>(i)]});
-  }
-  const int32_t num_hit = static_cast<int32_t>(s.blocks.size()) * caps_.block_size;
-  for (int32_t i = 0; i < num_new; ++i) append_block(s, out);
-  s.num_computed = s.num_scheduled = num_hit;
-  s.num_prefill = s.num_ids();
   s.status = Status::kRunning;
+}
+
+// Of the new blocks, those that the second tier holds come from there:
+//
+//   [0 ....... num_matched)   [num_matched ... num_found)   [num_found ....... num_needed)
+//    first tier                second tier                   computed
+void Scheduler::start_fetch(Sequence& s, int32_t num_matched) {
+  s.tier_chain.salt = s.chain.salt;
+  const auto first = static_cast<size_t>(num_matched);
+  const std::vector<HostBlock> found = tier_->match(s.chain.salt, s.ids);
+  if (found.size() <= first) return;
+  const size_t count = found.size() - first;
+  s.fetch = tier_->fetch(std::span(found).subspan(first, count), std::span(s.blocks).subspan(first, count));
+}
+
+// False: its blocks are still on their way.
+bool Scheduler::try_begin(Sequence& s, ScheduledStep& out) {
+  if (!s.fetch) return true;
+  if (!s.fetch->is_over) return false;
+  const int32_t num_fetched = s.fetch->num_whole * caps_.block_size;
+  s.fetch.reset();
+  s.num_computed += num_fetched;
+  s.num_scheduled += num_fetched;
+  num_tier_hit_tokens_ += num_fetched;
+  begin(s, out);
+  return true;
+}
+
+void Scheduler::begin(Sequence& s, ScheduledStep& out) {
+  for (size_t i = 0; i < s.blocks.size(); ++i) {
+    out.step.delta.blocks.push_back({s.slot, static_cast<int32_t>(i), s.blocks[i]});
+  }
   if (!std::exchange(s.was_admitted, true)) {
-    s.num_cached_tokens = std::min(num_hit, s.num_prompt);
+    s.num_cached_tokens = std::min(s.num_computed, s.num_prompt);
     num_prefix_hit_tokens_ += s.num_cached_tokens;
   }
   out.step.delta.joins.push_back({s.slot, s.sampling, s.ids, s.num_prompt});
-  running_.insert(sequence);
-  return true;
 }
 
 // Whether a running sequence is about to seal at least kMinTwinTokens beyond what is matched. It cannot be
@@ -149,11 +188,13 @@ bool Scheduler::try_grow(const SequencePtr& sequence, ScheduledStep& out) {
     return true;
   for (;;) {
     if (blocks_.num_available() > 0) {
-      append_block(*sequence, out);
+      const BlockId block = blocks_.allocate();
+      out.step.delta.blocks.push_back({sequence->slot, static_cast<int32_t>(sequence->blocks.size()), block});
+      sequence->blocks.push_back(block);
       return true;
     }
-    // Blocks that become free with a step in flight are as good as free; the row waits for that step.
-    if (num_promised_ < num_deferred_blocks()) {
+    // Blocks that a step or copy in flight is the last to use are as good as free; the row waits for it.
+    if (num_promised_ < num_blocks_soon_free()) {
       ++num_promised_;
       return false;
     }
@@ -161,12 +202,6 @@ bool Scheduler::try_grow(const SequencePtr& sequence, ScheduledStep& out) {
     preempt(victim);
     if (victim == sequence) return false;
   }
-}
-
-void Scheduler::append_block(Sequence& sequence, ScheduledStep& out) {
-  const BlockId block = blocks_.allocate();
-  out.step.delta.blocks.push_back({sequence.slot, static_cast<int32_t>(sequence.blocks.size()), block});
-  sequence.blocks.push_back(block);
 }
 
 // The victim keeps its rank and so is in general the first to come back. A sample of it may still be under
@@ -195,7 +230,8 @@ void Scheduler::remove(const SequencePtr& sequence) {
 //                              leave            complete(epoch),
 //                                               epoch >= last_epoch
 void Scheduler::leave(Sequence& sequence) {
-  leaves_.push_back(sequence.slot);
+  if (!sequence.fetch) leaves_.push_back(sequence.slot);  // else it never joined
+  sequence.fetch.reset();
   deferred_.push_back({sequence.last_epoch, sequence.slot, std::move(sequence.blocks)});
   sequence.slot = -1;
   sequence.blocks.clear();
@@ -217,13 +253,32 @@ void Scheduler::complete(uint64_t epoch) {
 void Scheduler::seal(Sequence& sequence) {
   if (!options_.prefix_cache || sequence.status != Status::kRunning) return;
   blocks_.seal(sequence.chain, sequence.ids, sequence.num_computed, sequence.blocks);
+  if (tier_) {
+    tier_->write_back(sequence.tier_chain, sequence.ids, sequence.num_computed, sequence.blocks);
+  }
 }
 
-int32_t Scheduler::num_deferred_blocks() const {
-  // Shared blocks do not become free with their release; counting them would make a row wait for nothing.
-  int32_t num_blocks = 0;
+void Scheduler::poll_copies(bool wait) {
+  if (tier_) tier_->poll(wait);
+}
+
+// References of each block that end by themselves: with a step in flight or with a copy.
+std::vector<int32_t> Scheduler::passing_references() const {
+  std::vector<int32_t> num_passing(static_cast<size_t>(caps_.num_blocks), 0);
+  if (tier_) tier_->count_references(num_passing);
   for (const Deferred& deferred : deferred_) {
-    for (BlockId block : deferred.blocks) num_blocks += blocks_.num_refs(block) == 1 ? 1 : 0;
+    for (BlockId block : deferred.blocks) ++num_passing[static_cast<size_t>(block)];
+  }
+  return num_passing;
+}
+
+int32_t Scheduler::num_blocks_soon_free() const {
+  // A block with another owner does not become free; counting it would make a row wait for nothing.
+  const std::vector<int32_t> num_passing = passing_references();
+  int32_t num_blocks = 0;
+  for (BlockId block = 0; block < caps_.num_blocks; ++block) {
+    const int32_t num_refs = num_passing[static_cast<size_t>(block)];
+    num_blocks += num_refs > 0 && num_refs == blocks_.num_refs(block) ? 1 : 0;
   }
   return num_blocks;
 }
@@ -239,13 +294,11 @@ int64_t Scheduler::num_waiting_tokens() const {
 
 void Scheduler::check_integrity() const {
   blocks_.check_integrity();
-  std::vector<int32_t> num_owners(static_cast<size_t>(caps_.num_blocks), 0);
+  if (tier_) tier_->check_integrity();
+  std::vector<int32_t> num_owners = passing_references();
   for (const SequencePtr& sequence : running_) {
     if (sequence->status != Status::kRunning) throw std::logic_error("a running sequence has another status");
     for (BlockId block : sequence->blocks) ++num_owners[static_cast<size_t>(block)];
-  }
-  for (const Deferred& deferred : deferred_) {
-    for (BlockId block : deferred.blocks) ++num_owners[static_cast<size_t>(block)];
   }
   for (BlockId block = 0; block < caps_.num_blocks; ++block) {
     if (num_owners[static_cast<size_t>(block)] != blocks_.num_refs(block)) {

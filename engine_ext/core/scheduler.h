@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "core/block_manager.h"
+#include "core/kv_tier.h"
 #include "core/runner.h"
 #include "core/sequence.h"
 
@@ -49,6 +51,9 @@ struct ScheduledStep {
 // - A decode row that needs a block when none is available preempts the last in order of service, possibly
 // itself.
 //   The victim waits with its prompt and generated ids and later computes them again (or finds them cached).
+// - With a second tier, sealed blocks are copied there at once. A new member whose prefix goes on there gets
+//   its blocks copied back before it joins; it holds slot and blocks meanwhile and others pass it. What fails
+//   to come back is computed.
 // - A slot or block is given out again only after the newest step that names it is done: release is deferred
 // until
 //   complete(epoch) says so. What is deferred counts as used.
@@ -58,7 +63,8 @@ class Scheduler {
   static constexpr int32_t kMaxPriority = 1000;
   static constexpr int32_t kMinTwinTokens = 64;  // a shared prefix worth a wait of one or two steps
 
-  Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity);
+  // `tier` is the runner whose second tier is used, null for none; it outlives the scheduler.
+  Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity, Runner* tier = nullptr);
 
   void add(SequencePtr sequence, int32_t priority);
   // The next step, empty when nothing can run before a step in flight is done (or nothing waits at all).
@@ -67,15 +73,22 @@ class Scheduler {
   void remove(const SequencePtr& sequence);
   // Every step up to `epoch` is done: what only they named is free.
   void complete(uint64_t epoch);
-  // Enters the sequence's full blocks into the prefix tree, positions [0, num_computed).
+  // Enters the sequence's full blocks into the prefix tree, positions [0, num_computed), and starts copying
+  // them into the second tier.
   void seal(Sequence& sequence);
+  // Whether copies between the tiers are under way: when nothing else is, the next step may wait for one.
+  bool is_copying() const { return tier_ && tier_->is_copying(); }
+  // Takes in the copies that are over; `wait` sleeps for the oldest.
+  void poll_copies(bool wait);
 
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int64_t num_waiting_tokens() const;
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_prefix_hit_tokens() const { return num_prefix_hit_tokens_; }
+  int64_t num_tier_hit_tokens() const { return num_tier_hit_tokens_; }
   const BlockManager& blocks() const { return blocks_; }
+  const KvTier* tier() const { return tier_ ? &*tier_ : nullptr; }  // null: there is none
   // Also checks that used blocks are those of running sequences and of deferred releases, slots likewise.
   void check_integrity() const;
 
@@ -90,17 +103,22 @@ class Scheduler {
   void add_prefill_rows(ScheduledStep& out);
   void admit(ScheduledStep& out);
   bool try_admit(const SequencePtr& sequence, ScheduledStep& out);
+  void place(Sequence& sequence, std::vector<BlockId> matched, int32_t num_new);
+  void start_fetch(Sequence& sequence, int32_t num_matched);
+  bool try_begin(Sequence& sequence, ScheduledStep& out);
+  void begin(Sequence& sequence, ScheduledStep& out);
   bool has_twin(const Sequence& sequence, int32_t num_matched) const;
   void add_row(const SequencePtr& sequence, int32_t count, ScheduledStep& out);
   bool try_grow(const SequencePtr& sequence, ScheduledStep& out);
-  void append_block(Sequence& sequence, ScheduledStep& out);
   void preempt(SequencePtr victim);
   void leave(Sequence& sequence);
-  int32_t num_deferred_blocks() const;
+  std::vector<int32_t> passing_references() const;
+  int32_t num_blocks_soon_free() const;
 
   const Caps caps_;
   const SchedulerOptions options_;
   BlockManager blocks_;
+  std::optional<KvTier> tier_;
   std::set<SequencePtr, ByRank> waiting_;
   std::set<SequencePtr, ByRank> running_;
   std::vector<SeqSlot> free_slots_;  // a stack
@@ -109,9 +127,10 @@ class Scheduler {
   uint64_t epoch_ = 0;  // of the newest step given out
   uint64_t completed_ = 0;
   int32_t budget_ = 0;        // tokens left in the step being built
-  int32_t num_promised_ = 0;  // deferred blocks that rows skipped in this step wait for
+  int32_t num_promised_ = 0;  // blocks soon free that rows skipped in this step wait for
   int64_t num_preemptions_ = 0;
   int64_t num_prefix_hit_tokens_ = 0;
+  int64_t num_tier_hit_tokens_ = 0;
 };
 
 }  // namespace ion

@@ -9,6 +9,7 @@
 
 #include "core/block_manager.h"
 #include "core/event_queue.h"
+#include "core/kv_tier.h"
 #include "core/runner.h"
 #include "core/text_stream.h"
 
@@ -46,7 +47,9 @@ struct Sequence {
   Status status = Status::kWaiting;
   SeqSlot slot = -1;
   std::vector<BlockId> blocks;
-  PrefixChain chain;  // where its prefix stands in the cache
+  PrefixChain chain;                   // where its prefix stands in the cache
+  PrefixChain tier_chain;              // and in the second tier
+  std::shared_ptr<const Fetch> fetch;  // not null: it waits for blocks of the second tier, and has not joined
   int32_t num_computed = 0;
   int32_t num_scheduled = 0;
   int32_t num_prefill = 0;        // ids at the last join: [0, num_prefill) are computed from given ids

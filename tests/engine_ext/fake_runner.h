@@ -67,6 +67,7 @@ struct Faults {
   double refuse_submit = 0.0;  // that submit throws
   double lose_result = 0.0;    // that poll throws and the result is gone
   double delay_result = 0.0;   // that poll throws and the next one gives the result
+  double fail_copy = 0.0;      // that a copy between the tiers fails; nobody's answer may show it
   bool any() const { return fail_step + refuse_submit + lose_result + delay_result > 0; }
 };
 
@@ -81,6 +82,7 @@ class Runner : public ion::Runner {
         slots_(static_cast<size_t>(caps.max_slots)),
         slot_epochs_(static_cast<size_t>(caps.max_slots)),
         kv_(static_cast<size_t>(caps.num_blocks) * static_cast<size_t>(caps.block_size)),
+        host_(static_cast<size_t>(caps.num_host_blocks) * static_cast<size_t>(caps.block_size)),
         worker_([this] { work(); }) {}
 
   ~Runner() override {
@@ -132,6 +134,54 @@ class Runner : public ion::Runner {
     return true;
   }
 
+  // A copy takes effect as late as possible: when it is found to be over.
+  ion::Ticket copy_out(BlockId block, ion::HostBlock host) override {
+    std::lock_guard lock(mutex_);
+    ++num_copies_out_;
+    return start_copy({false, block, host, cells(kv_, block), {}});
+  }
+
+  ion::Ticket copy_in(ion::HostBlock host, BlockId block) override {
+    std::lock_guard lock(mutex_);
+    ++num_copies_in_;
+    if (block_epochs_[block] > polled_epoch_) violation("a block in flight is copied over");
+    for (const auto& [ticket, other] : copies_) {
+      if (other.block == block) violation("a block in another copy is copied over");
+      if (!other.is_in && other.host == host) violation("a half copied block is copied back");
+    }
+    return start_copy({true, block, host, cells(host_, host), {}});
+  }
+
+  ion::CopyState done(ion::Ticket ticket, bool wait) override {
+    std::lock_guard lock(mutex_);
+    const auto it = copies_.find(ticket);
+    if (it == copies_.end()) {
+      violation("asked about a copy that is over");
+      return ion::CopyState::kFailed;
+    }
+    if (!wait && it->second.num_asks_left-- > 0) return ion::CopyState::kPending;
+    const Copy copy = it->second;
+    copies_.erase(it);
+    std::vector<uint64_t>&from = copy.is_in ? host_ : kv_, &to = copy.is_in ? kv_ : host_;
+    if (cells(from, copy.is_in ? copy.host : copy.block) != copy.contents)
+      violation("the source of a copy changed under it");
+    const bool fails = chance(faults_.fail_copy);
+    for (size_t i = 0; i < copy.contents.size(); ++i) {
+      const auto block = static_cast<size_t>(copy.is_in ? copy.block : copy.host);
+      to[block * copy.contents.size() + i] = fails ? random_() : copy.contents[i];
+    }
+    return fails ? ion::CopyState::kFailed : ion::CopyState::kDone;
+  }
+
+  int64_t num_copies_out() const {
+    std::lock_guard lock(mutex_);
+    return num_copies_out_;
+  }
+  int64_t num_copies_in() const {
+    std::lock_guard lock(mutex_);
+    return num_copies_in_;
+  }
+
   // A paused runner accepts steps and finishes none.
   void pause() { set_paused(true); }
   void resume() { set_paused(false); }
@@ -161,6 +211,30 @@ class Runner : public ion::Runner {
     int32_t num_computed = -1;  // -1: no row yet, the first says where it starts
     std::map<int32_t, BlockId> table;
   };
+
+  struct Copy {
+    bool is_in;
+    BlockId block;
+    ion::HostBlock host;
+    std::vector<uint64_t> contents;  // of the source when it began
+    int num_asks_left;
+  };
+
+  std::vector<uint64_t> cells(const std::vector<uint64_t>& all, int32_t block) const {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(block) * caps_.block_size;
+    return {begin, begin + caps_.block_size};
+  }
+
+  ion::Ticket start_copy(Copy copy) {
+    copy.num_asks_left = static_cast<int>(random_() % 4);
+    // Until it is over, the target holds what nobody may use.
+    const auto size = static_cast<size_t>(caps_.block_size);
+    std::vector<uint64_t>& to = copy.is_in ? kv_ : host_;
+    const auto block = static_cast<size_t>(copy.is_in ? copy.block : copy.host);
+    for (size_t i = 0; i < size; ++i) to[block * size + i] = random_();
+    copies_.emplace(++newest_ticket_, std::move(copy));
+    return newest_ticket_;
+  }
 
   static int num_tokens(const ion::Step& step) {
     int num = 0;
@@ -199,6 +273,11 @@ class Runner : public ion::Runner {
       const bool is_hit =
           appended.index * caps_.block_size < first_start[appended.slot] && joined.count(appended.slot);
       if (!is_hit && block_epochs_[appended.block] > polled_epoch_) violation("a block was reused in flight");
+    }
+    for (const auto& [ticket, copy] : copies_) {
+      for (const ion::Row& row : step.rows) {
+        if (copy.is_in && slot_blocks_[row.slot].count(copy.block)) violation("a block was used half copied");
+      }
     }
     for (const ion::Row& row : step.rows) {
       slot_epochs_[static_cast<size_t>(row.slot)] = step.epoch;
@@ -352,7 +431,10 @@ class Runner : public ion::Runner {
   std::vector<uint64_t> slot_epochs_;  // newest step with a row for the slot
   std::map<SeqSlot, std::set<BlockId>> slot_blocks_;
   std::map<BlockId, uint64_t> block_epochs_;  // newest step with a row whose table holds the block
-  std::vector<uint64_t> kv_;
+  std::vector<uint64_t> kv_, host_;
+  std::map<ion::Ticket, Copy> copies_;
+  ion::Ticket newest_ticket_ = 0;
+  int64_t num_copies_out_ = 0, num_copies_in_ = 0;
   std::deque<ion::Step> todo_;
   std::map<uint64_t, std::vector<ion::Mask>> masks_;
   std::deque<ion::StepResult> done_;

@@ -35,6 +35,8 @@ Plan random_plan(std::mt19937_64& random) {
   setup.options.max_running = between(random, 1, 8);
   setup.options.pipeline_depth = between(random, 0, 3);
   setup.options.prefix_cache = between(random, 0, 3) > 0;
+  setup.caps.num_host_blocks = between(random, 0, 1) ? 0 : between(random, 1, 80);
+  setup.faults.fail_copy = between(random, 0, 2) ? 0.0 : 0.2;
   setup.max_delay_us = between(random, 0, 1) ? 0 : 60;
   setup.seed = random();
   plan.num_sequences = between(random, 4, 24);
@@ -95,6 +97,7 @@ void check_answers(const std::vector<Sent>& sent, bool may_fail, rig::Rig& rig) 
   CHECK(rig.gets_all_blocks_back());
   const ion::Stats stats = rig.engine().stats();
   CHECK_EQ(stats.finished + stats.aborts + stats.errors, static_cast<int64_t>(sent.size()));
+  CHECK_EQ(stats.tier_blocks_free + stats.tier_blocks_cached, stats.tier_blocks_total);
 }
 
 // IONTEST_ROUNDS makes it longer, for a night.
@@ -104,7 +107,7 @@ int num_rounds(int usual) {
 }
 
 void run_rounds(int rounds, uint64_t first_seed, void (*adjust)(std::mt19937_64&, Plan&)) {
-  int64_t num_preemptions = 0, num_hits = 0;
+  int64_t num_preemptions = 0, num_hits = 0, num_fetched = 0, num_lost = 0;
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(rounds); ++seed) {
     check::context() = "seed " + std::to_string(seed);
     std::mt19937_64 random(seed);
@@ -115,10 +118,14 @@ void run_rounds(int rounds, uint64_t first_seed, void (*adjust)(std::mt19937_64&
     check_answers(send_all(random, plan, rig), may_fail, rig);
     num_preemptions += rig.engine().stats().preemptions;
     num_hits += rig.engine().stats().prefix_hit_tokens;
+    num_fetched += rig.engine().stats().tier_hit_tokens;
+    num_lost += rig.engine().stats().tier_copies_failed;
   }
   // The load must have been what it claims to be.
   CHECK(num_preemptions > 0);
   CHECK(num_hits > 0);
+  CHECK(num_fetched > 0);
+  CHECK(num_lost > 0);
 }
 
 }  // namespace
@@ -129,10 +136,10 @@ TEST(random_schedules_give_the_answers_of_sequences_alone) {
 
 TEST(random_failures_cut_answers_short_and_change_nothing_else) {
   run_rounds(num_rounds(100), 5000, [](std::mt19937_64& random, Plan& plan) {
-    plan.setup.faults = {.fail_step = between(random, 0, 2) * 0.01,
-                         .refuse_submit = between(random, 0, 2) * 0.01,
-                         .lose_result = between(random, 0, 2) * 0.01,
-                         .delay_result = between(random, 0, 2) * 0.01};
+    plan.setup.faults.fail_step = between(random, 0, 2) * 0.01;
+    plan.setup.faults.refuse_submit = between(random, 0, 2) * 0.01;
+    plan.setup.faults.lose_result = between(random, 0, 2) * 0.01;
+    plan.setup.faults.delay_result = between(random, 0, 2) * 0.01;
   });
 }
 
