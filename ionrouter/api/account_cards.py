@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from ionrouter.schema import json
 from ionrouter.schema.accounts import (
@@ -18,6 +19,10 @@ from ionrouter.store.periods import iso, resets_at
 from ionrouter.store.spending import SpendingBook
 
 DIGITS = 12  # of a dollar; as `usage.cost` of an answer
+
+
+# Ours -> the names of the generation record.
+API_TYPES: Mapping[str, Literal["embeddings", "rerank"]] = {"embeddings": "embeddings", "rerank": "rerank"}
 
 
 def key_card(key: ApiKey, spending: SpendingBook, now: float) -> KeyCard:
@@ -95,7 +100,7 @@ def generation_card(row: Generation) -> GenerationCard:
         model=row.model or row.requested_model,
         provider_name=row.provider,
         provider_responses=[_attempt(a) for a in json.loads(row.attempts)],
-        api_type="embeddings" if row.kind == "embeddings" else "completions",
+        api_type=API_TYPES.get(row.kind, "completions"),
         origin=row.referer or row.title or "",
         http_referer=row.referer,
         user_agent=row.user_agent,

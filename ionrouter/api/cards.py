@@ -19,10 +19,19 @@ from ionrouter.schema.models import (
     WorkloadPerformance,
     price_string,
 )
+from ionrouter.schema.request import WHOLE_KINDS
 from ionrouter.stats.book import EndpointSummary
 from ionrouter.stats.book import Percentiles as Measured
 
 STATUS_DISABLED = -10
+# OpenRouter's way to say that a router's price is that of the model it picks.
+UNKNOWN_PRICING: dict[str, Any] = {
+    "prompt": "-1",
+    "completion": "-1",
+    "request": "-1",
+    "image": "-1",
+    "discount": 0,
+}
 
 
 def enabled(model: ModelRoute) -> tuple[Endpoint, ...]:
@@ -52,7 +61,7 @@ def model_card(model: ModelRoute) -> ModelCard:
         description=model.description,
         context_length=context_length(model),
         architecture=architecture(model),
-        pricing=pricing(top.price if top else Price()),
+        pricing=UNKNOWN_PRICING if model.group else pricing(top.price if top else Price()),
         top_provider=TopProvider(
             context_length=top.context_length if top else None,
             max_completion_tokens=top.max_completion_tokens if top else None,
@@ -128,13 +137,18 @@ def endpoint_card(
         throughput_last_30m=throughput,
         supports_tool_choice=tool_choice_support(endpoint),
         perf_last_30m_by_workload={
-            "text_generation": WorkloadPerformance(
+            _workload(model): WorkloadPerformance(
                 latency=latency, throughput=throughput, request_count=recent.num_attempts
             )
         },
         endpoint_id=endpoint.id,
         disabled=endpoint.disabled,
     )
+
+
+def _workload(model: ModelRoute) -> str:
+    """OpenRouter's name for what a model does."""
+    return next((kind for kind in WHOLE_KINDS if kind in model.output_modalities), "text_generation")
 
 
 def percentiles(measured: Measured | None) -> Percentiles | None:

@@ -11,8 +11,10 @@ from ionrouter.api.listing import page, select_models, sort_models
 from ionrouter.api.responses import json_response
 from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import RequestError
+from ionrouter.routing.groups import group_names, group_route
 from ionrouter.routing.resolve import resolve, split_variant
-from ionrouter.routing.table import ModelRoute
+from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.schema.models import EndpointCard
 from ionrouter.stats.book import PURPOSES, Percentiles, Purpose
 
 
@@ -36,6 +38,11 @@ async def list_models(request: web.Request) -> web.Response:
     )
 
 
+async def list_own_models(request: web.Request) -> web.Response:
+    """The models that this key may use: here all of them, for keys differ in limits alone."""
+    return await list_models(request)
+
+
 async def count_models(request: web.Request) -> web.Response:
     return json_response({"data": {"count": len(select_models(offered(request.app[EDGE]), request.query))}})
 
@@ -55,17 +62,37 @@ async def model_endpoints(request: web.Request) -> web.Response:
     edge = request.app[EDGE]
     model, now, purpose = _model(request), time.time(), _purpose(request)
     shows_speed = not edge.asks_for_keys or KEY in request
+    owners = edge.router.table.models
     endpoints = [
-        cards.endpoint_card(
-            model,
-            endpoint,
-            edge.stats.endpoint_summary(endpoint.id, now, purpose),
-            status=edge.endpoint_status(endpoint),
-            shows_speed=shows_speed,
-        )
+        _endpoint_card(edge, owners.get(endpoint.model_id, model), endpoint, now, purpose, shows_speed)
         for endpoint in model.endpoints
     ]
     return json_response({"data": cards.model_endpoints(model, endpoints).model_dump()})
+
+
+async def zdr_endpoints(request: web.Request) -> web.Response:
+    """Every endpoint of a provider that keeps nothing, whatever its model: one flat list."""
+    edge, now, purpose = request.app[EDGE], time.time(), _purpose(request)
+    shows_speed = not edge.asks_for_keys or KEY in request
+    kept = [
+        _endpoint_card(edge, model, endpoint, now, purpose, shows_speed).model_dump()
+        for model in edge.router.table.models.values()
+        for endpoint in cards.enabled(model)
+        if endpoint.provider.zdr
+    ]
+    return json_response({"data": kept})
+
+
+def _endpoint_card(
+    edge: Edge, model: ModelRoute, endpoint: Endpoint, now: float, purpose: Purpose, shows_speed: bool
+) -> EndpointCard:
+    return cards.endpoint_card(
+        model,
+        endpoint,
+        edge.stats.endpoint_summary(endpoint.id, now, purpose),
+        status=edge.endpoint_status(endpoint),
+        shows_speed=shows_speed,
+    )
 
 
 async def list_providers(request: web.Request) -> web.Response:
@@ -75,7 +102,9 @@ async def list_providers(request: web.Request) -> web.Response:
 
 def offered(edge: Edge) -> list[ModelRoute]:
     """Models that have an endpoint which takes traffic; the others are visible to explain."""
-    return [model for model in edge.router.table.models.values() if cards.enabled(model)]
+    table = edge.router.table
+    models = [model for model in table.models.values() if cards.enabled(model)]
+    return models + [group for name in table.groups if cards.enabled(group := group_route(table, name))]
 
 
 def _purpose(request: web.Request) -> Purpose:
@@ -90,6 +119,8 @@ def _model(request: web.Request) -> ModelRoute:
     table = request.app[EDGE].router.table
     name = request.match_info["model"]
     base, _ = split_variant(name, table)
+    if base in group_names(table):
+        return group_route(table, base)
     if (model := resolve(table, base)) is None:
         raise RequestError(f"no model '{name[:200]}'", status=404, error_type="not_found", param="model")
     return model

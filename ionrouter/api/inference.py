@@ -19,13 +19,16 @@ from ionrouter.schema.completions import CompletionRequest
 from ionrouter.schema.embeddings import EmbeddingsRequest
 from ionrouter.schema.presets import with_preset
 from ionrouter.schema.request import Client, InferenceRequest, Kind
+from ionrouter.schema.rerank import RerankRequest
 from ionrouter.schema.validation import validated
 
 SURFACE = Surface(encode=event, heartbeat=COMMENT, end=DONE, repeats_chunks=True)
-MODELS: dict[Kind, type[ChatRequest] | type[CompletionRequest] | type[EmbeddingsRequest]] = {
+Parsed = ChatRequest | CompletionRequest | EmbeddingsRequest | RerankRequest
+MODELS: dict[Kind, type[Parsed]] = {
     "chat": ChatRequest,
     "completions": CompletionRequest,
     "embeddings": EmbeddingsRequest,
+    "rerank": RerankRequest,
 }
 MAX_SESSION_ID = 256
 
@@ -56,7 +59,7 @@ async def read_body(request: web.Request) -> Any:
 
 def freeze(
     request: web.Request, body: Mapping[str, Any], kind: Kind, arrived_at: float
-) -> tuple[ChatRequest | CompletionRequest | EmbeddingsRequest, InferenceRequest]:
+) -> tuple[Parsed, InferenceRequest]:
     """Validate a body of our own kinds and make of it what the router takes."""
     body = with_preset(body, request.app[EDGE].router.table.presets)
     parsed = validated(MODELS[kind], body)

@@ -59,6 +59,7 @@ FILTERS: dict[str, Filter] = {
     "max_output_price": lambda model, v: _output_price(model) <= _number("max_output_price", v),
     "model_authors": lambda model, v: author_of(model.id).lower() in _names(v),
     "providers": _served_by,
+    "distillable": lambda model, v: v != "true" or bool(model.is_distillable),
     "zdr": lambda model, v: v != "true" or any(e.provider.zdr for e in enabled(model)),
 }
 

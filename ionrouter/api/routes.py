@@ -13,6 +13,7 @@ from ionrouter.api import (
     keys,
     messages,
     operations,
+    rerank,
     responses_api,
 )
 from ionrouter.api.doors import Doors, Handler, decorate, expect
@@ -28,12 +29,15 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("POST", "/messages", messages.messages, Access.INFERENCE),
     ("POST", "/responses", responses_api.responses, Access.INFERENCE),
     ("POST", "/embeddings", embeddings.embeddings, Access.INFERENCE),
+    ("POST", "/rerank", rerank.rerank, Access.INFERENCE),
     ("GET", "/embeddings/models", embeddings.list_models, Access.CATALOGUE),
     ("GET", "/models", catalogue.list_models, Access.CATALOGUE),
     ("GET", "/models/count", catalogue.count_models, Access.CATALOGUE),
+    ("GET", "/models/user", catalogue.list_own_models, Access.INFERENCE),
     ("GET", "/models/{model:.+}/endpoints", catalogue.model_endpoints, Access.CATALOGUE),
     ("GET", "/models/{model:.+}", catalogue.retrieve_model, Access.CATALOGUE),
     ("GET", "/model/{model:.+}", catalogue.get_model, Access.CATALOGUE),
+    ("GET", "/endpoints/zdr", catalogue.zdr_endpoints, Access.CATALOGUE),
     ("GET", "/providers", catalogue.list_providers, Access.CATALOGUE),
     ("GET", "/generation", generations.get_generation, Access.INFERENCE),
     ("GET", "/generation/content", generations.get_content, Access.MANAGEMENT),

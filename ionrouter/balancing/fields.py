@@ -17,7 +17,19 @@ from ionrouter.schema.request import InferenceRequest
 
 # The request itself, for every kind.
 _CONTENT = frozenset(
-    {"messages", "prompt", "input", "suffix", "echo", "encoding_format", "dimensions", "input_type"}
+    {
+        "messages",
+        "prompt",
+        "input",
+        "suffix",
+        "echo",
+        "encoding_format",
+        "dimensions",
+        "input_type",
+        "query",
+        "documents",
+        "top_n",
+    }
 )
 _LENGTH = ("max_completion_tokens", "max_tokens")  # the first wins where a client sends both
 # Never from a client to an upstream, whatever the endpoint says it forwards.

@@ -14,7 +14,7 @@ from ionrouter.balancing.health import FIXED_TOKENS, Health
 from ionrouter.balancing.peak_ewma import PeakEwma
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.load import EngineLoad
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
 from ionrouter.schema.usage import Usage
 
 
@@ -28,14 +28,14 @@ class Size:
 
 def streams_upstream(endpoint: Endpoint, request: InferenceRequest) -> bool:
     """Ask whether the upstream is asked to stream: Ion always, others as the client did, or as configured."""
-    if request.kind == "embeddings":
+    if request.kind in WHOLE_KINDS:
         return False
     return request.stream or endpoint.provider.type == "ion" or endpoint.upstream_stream == "always"
 
 
 def size_of(request: InferenceRequest, expected_num_out: float) -> Size:
-    """Measure a request; the answer's expected length is capped by max_tokens, and 0 for embeddings."""
-    if request.kind == "embeddings":
+    """Measure a request; the answer's expected length is capped by max_tokens, 0 where no text comes back."""
+    if request.kind in WHOLE_KINDS:
         return Size(request.prompt_tokens, 0.0)
     cap = float("inf") if request.max_tokens is None else request.max_tokens
     return Size(request.prompt_tokens, min(expected_num_out, cap))

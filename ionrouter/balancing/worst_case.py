@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ionrouter.balancing.cost import cost_of
 from ionrouter.balancing.prompt_bound import most_prompt_tokens
 from ionrouter.routing.table import Endpoint
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
 from ionrouter.schema.usage import Usage
 
 # Completion tokens of a request without max_tokens at an endpoint that states no limit of any kind.
@@ -49,7 +49,7 @@ def _cost_of_split(endpoint: Endpoint, request: InferenceRequest, num_in: int, c
 
 def max_completion(endpoint: Endpoint, request: InferenceRequest) -> int:
     """Bound one choice's completion tokens: the caller's cap, the endpoint's, the context."""
-    if request.kind == "embeddings":
+    if request.kind in WHOLE_KINDS:
         return 0
     limits = (request.max_tokens, endpoint.max_completion_tokens, endpoint.context_length)
     return min((limit for limit in limits if limit is not None), default=UNBOUNDED_TOKENS)
@@ -63,7 +63,7 @@ def _num_choices(request: InferenceRequest) -> int:
 
 def _num_prompts(request: InferenceRequest) -> int:
     """Ask how many prompts there are, each with a context and an answer of its own."""
-    name = "input" if request.kind == "embeddings" else "prompt"
+    name = {"embeddings": "input", "rerank": "documents"}.get(request.kind, "prompt")
     prompts = request.body.get(name)
     is_many = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
     return len(prompts) if is_many and isinstance(prompts, list) else 1

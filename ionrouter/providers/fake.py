@@ -14,6 +14,7 @@ from typing import Any
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason, ProviderEvent
+from ionrouter.schema.request import WHOLE_KINDS
 from ionrouter.schema.usage import Usage
 
 FOREVER_S = 3600.0
@@ -186,6 +187,11 @@ async def _whole(script: Script, request: UpstreamRequest) -> AsyncIterator[Prov
     if script.fails:
         raise script.error(request.endpoint.provider.name)
     usage = _usage(script, request)
+    if request.kind == "rerank":
+        documents = request.body.get("documents") or ()
+        ranked = ({"index": i, "relevance_score": 1 / (i + 1)} for i in range(len(documents)))
+        yield Complete(usage=usage, data=tuple(ranked), search_units=1)
+        return
     if request.kind == "embeddings":
         rows = range(_num_inputs(request.body.get("input")))
         data = ({"object": "embedding", "index": i, "embedding": [float(i), 1.0]} for i in rows)
@@ -232,5 +238,5 @@ def _usage(script: Script, request: UpstreamRequest) -> Usage | None:
         return None
     if script.usage is not True:
         return Usage(**script.usage)
-    num_out = 0 if request.kind == "embeddings" else len(script.pieces())
+    num_out = 0 if request.kind in WHOLE_KINDS else len(script.pieces())
     return Usage(prompt_tokens=10, completion_tokens=num_out)

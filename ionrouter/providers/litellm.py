@@ -25,6 +25,7 @@ from ionrouter.providers.upstream_body import count_choices
 from ionrouter.redact import Redactor
 from ionrouter.routing.table import Provider
 from ionrouter.schema.events import Chunk, ProviderEvent
+from ionrouter.schema.request import WHOLE_KINDS
 
 
 class LiteLLMProvider:
@@ -83,11 +84,11 @@ class LiteLLMProvider:
     async def _events(
         self, call: Call, request: UpstreamRequest, errors: ErrorReader
     ) -> AsyncGenerator[ProviderEvent, None]:
-        if not request.stream or request.kind == "embeddings":
+        if not request.stream or request.kind in WHOLE_KINDS:
             frame = await call.next()
             if frame["op"] != "whole":
                 raise self._failure(frame, errors)
-            yield complete(request.kind, frame["payload"], errors)
+            yield complete(request.kind, frame["payload"], errors, request.body)
             return
         async for chunk in self._chunks(call, request, errors):
             yield chunk

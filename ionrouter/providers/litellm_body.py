@@ -7,9 +7,11 @@ from typing import Any, cast
 
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.outgoing import USER_AGENT, checked_headers
+from ionrouter.providers.rerank_body import sent_documents
 from ionrouter.providers.upstream_body import with_one_length, without_protected
 from ionrouter.schema import json
 from ionrouter.schema.fields import MODEL_PARAMETERS
+from ionrouter.schema.request import WHOLE_KINDS
 
 # Whatever else a body holds could be one of litellm's own switches (api_base, fallbacks, mock_response ...).
 _INPUT = frozenset(("messages", "prompt", "input", "suffix", "echo", "best_of"))
@@ -17,6 +19,7 @@ _OTHER = frozenset(
     ("functions", "function_call", "modalities", "audio", "service_tier", "prompt_cache_key", "thinking")
 )
 _EMBEDDING = frozenset(("input", "dimensions", "encoding_format", "input_type"))
+_RERANK = frozenset(("query", "documents", "top_n"))
 CLAUDE = "anthropic-claude-v1"  # reasoning details that are Claude's own
 _NOT_LITELLM = frozenset(("reasoning", "structured_outputs", "top_a"))
 _ALLOWED = (MODEL_PARAMETERS | _INPUT | _OTHER) - _NOT_LITELLM
@@ -29,7 +32,7 @@ def build_call(request: UpstreamRequest, key: str | None) -> dict[str, Any]:
     name = provider.litellm_provider or provider.slug
     return {
         "kind": request.kind,
-        "stream": request.stream and request.kind != "embeddings",
+        "stream": request.stream and request.kind not in WHOLE_KINDS,
         "model": f"{name}/{endpoint.upstream_model}",
         "arguments": _sendable(_arguments(request)),
         "extra_body": without_protected(request.options),
@@ -42,6 +45,9 @@ def build_call(request: UpstreamRequest, key: str | None) -> dict[str, Any]:
 
 
 def _arguments(request: UpstreamRequest) -> dict[str, Any]:
+    if request.kind == "rerank":
+        given = {name: request.body[name] for name in _RERANK if name in request.body}
+        return {**given, "documents": sent_documents(request.body)}
     if request.kind == "embeddings":
         return {name: value for name, value in request.body.items() if name in _EMBEDDING}
     options = request.endpoint.options or request.endpoint.provider.options

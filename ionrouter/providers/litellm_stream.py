@@ -15,7 +15,8 @@ from ionrouter.schema import json
 CONNECT_S: ContextVar[float | None] = ContextVar("connect_s", default=None)  # of the call under way
 _RAW_HANDLER = "OpenAIChatCompletionStreamingHandler"
 _SDK_STREAM = "AsyncStream"
-_SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data"}
+_RERANK_OPTIONS = ("model", "api_key", "api_base", "num_retries", "max_retries", "logger_fn")
+_SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data", "rerank": "results"}
 
 
 async def raw_answer(litellm: Any, call: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +63,7 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any
         "chat": litellm.acompletion,
         "completions": litellm.atext_completion,
         "embeddings": litellm.aembedding,
+        "rerank": litellm.arerank,
     }
     options: dict[str, Any] = {
         "model": call["model"],
@@ -81,7 +83,10 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any
         call["extra_body"] |= _kept_nulls(call["arguments"])
     if call["extra_body"]:
         options["extra_body"] = call["extra_body"]
-    if call["kind"] != "embeddings":
+    if call["kind"] == "rerank":
+        options = {name: options[name] for name in _RERANK_OPTIONS if name in options}
+        options["timeout"] = call["total_s"]
+    elif call["kind"] != "embeddings":
         options["stream"] = call["stream"]
         if call["stream"]:
             options["stream_options"] = {"include_usage": True}

@@ -7,14 +7,15 @@ are learned once. Errors found in an answer of status 200 are raised as Upstream
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ionrouter.providers.content import finite, read_content
 from ionrouter.providers.error_body import find_error
 from ionrouter.providers.finish import read_finish
 from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.rerank_body import read_rerank
 from ionrouter.providers.tool_calls import ToolCalls, whole_calls
 from ionrouter.providers.usage_body import merge_usage, read_usage
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
@@ -113,14 +114,20 @@ class StreamNormaliser:
         return out
 
 
-def complete(kind: Kind, payload: Any, errors: ErrorReader) -> Complete:
-    """Normalise a whole answer; raises UpstreamError for errors in it and for an empty one."""
+def complete(
+    kind: Kind, payload: Any, errors: ErrorReader, body: Mapping[str, Any] | None = None
+) -> Complete:
+    """Normalise a whole answer to `body`; raises UpstreamError for errors in it and for an empty one."""
+    if kind == "rerank" and isinstance(payload, list):
+        payload = {"results": payload}  # text-embeddings-inference sends the bare list
     if not isinstance(payload, dict):
         raise errors.fault("malformed", f"the answer is not an object: {str(payload)[:80]}")
     if (error := find_error(payload)) is not None:
         raise errors.payload(error)
     usage, upstream_id = read_usage(payload.get("usage")), _name(payload.get("id"))
     tier = _name(payload.get("service_tier"))
+    if kind == "rerank":
+        return replace(read_rerank(payload, body or {}, errors), upstream_id=upstream_id)
     if kind == "embeddings":
         return Complete((), usage, upstream_id, tier, _embeddings(payload.get("data"), errors))
     choices = tuple(_choice(kind, choice, position, errors) for position, choice in _choices(payload))

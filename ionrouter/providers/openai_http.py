@@ -25,12 +25,13 @@ from ionrouter.redact import Redactor
 from ionrouter.routing.table import Provider
 from ionrouter.schema import json
 from ionrouter.schema.events import ProviderBatch, ProviderEvent, flat
-from ionrouter.schema.request import Kind
+from ionrouter.schema.request import WHOLE_KINDS, Kind
 
 _PATHS: dict[Kind, str] = {
     "chat": "/chat/completions",
     "completions": "/completions",
     "embeddings": "/embeddings",
+    "rerank": "/rerank",
 }
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a whole answer with images, or a batch of embeddings
@@ -70,8 +71,8 @@ class OpenAIProvider:
         is_whole = False
         try:
             await self._check_status(response, errors)
-            if not request.stream or request.kind == "embeddings":
-                yield [complete(request.kind, await _json_body(response, errors), errors)]
+            if not request.stream or request.kind in WHOLE_KINDS:
+                yield [complete(request.kind, await _json_body(response, errors), errors, request.body)]
             elif response.content_type == "application/json":
                 # Asked to stream, answered whole: some servers ignore `stream` for some models.
                 yield list(as_chunks(complete(request.kind, await _json_body(response, errors), errors)))

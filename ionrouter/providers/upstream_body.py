@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.rerank_body import sent_documents
+from ionrouter.schema.request import WHOLE_KINDS
 
 # Names litellm or an SDK would read as an instruction. Matched in lower case, at the top level of a body.
 _PROTECTED = frozenset(
     (
-        *("model", "messages", "prompt", "input", "stream", "stream_options"),
+        *("model", "messages", "prompt", "input", "query", "documents", "stream", "stream_options"),
         *("api_key", "api_base", "base_url", "url", "api_version", "api_type", "organization", "proxy"),
         *("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "ssl_verify", "client"),
         *("custom_llm_provider", "model_list", "fallbacks", "context_window_fallback_dict", "deployment_id"),
@@ -48,7 +50,9 @@ def build_body(request: UpstreamRequest) -> dict[str, Any]:
     body = {**request.body, **without_protected(request.options), "model": request.endpoint.upstream_model}
     body = with_one_length(body, _option(request, "max_tokens_field"))
     asked = body.pop("stream_options", None)
-    if request.stream and request.kind != "embeddings":
+    if request.kind == "rerank":
+        body["documents"] = sent_documents(body)
+    if request.stream and request.kind not in WHOLE_KINDS:
         body["stream"] = True
         body["stream_options"] = {**(asked if isinstance(asked, dict) else {}), "include_usage": True}
     return body

@@ -94,7 +94,9 @@ def _wrong_kind(name: str, request: InferenceRequest) -> str:
     """A model for vectors asked for text, or the reverse."""
     if request.kind == "embeddings":
         return f"{name} does not make embeddings; see /embeddings/models"
-    return f"{name} only makes embeddings; ask /embeddings"
+    if request.kind == "rerank":
+        return f"{name} does not rerank; see /models?output_modalities=rerank"
+    return f"{name} only makes embeddings or reranks; ask /embeddings or /rerank"
 
 
 def _unusable(message: str, name: str, request: InferenceRequest, *, code: str) -> AvailabilityError:

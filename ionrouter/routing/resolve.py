@@ -8,7 +8,7 @@ from dataclasses import replace
 from ionrouter.routing.globs import best_match
 from ionrouter.routing.identity import identity_of
 from ionrouter.routing.table import Endpoint, KnownModel, ModelRoute, Pattern, RoutingTable
-from ionrouter.schema.request import Kind
+from ionrouter.schema.request import WHOLE_KINDS, Kind
 
 # Suffixes that mean something on any model. True: a rule for choosing endpoints, which no model may be named
 # after; False: at OpenRouter also the name of separate models, so a file may list such a name.
@@ -22,6 +22,7 @@ VARIANTS: Mapping[str, bool] = {
     "extended": False,
 }
 EMBEDDINGS = "embeddings"  # the output modality of models that make vectors
+RERANK = "rerank"  # and of those that order documents
 
 MAX_NAME = 256  # characters; as in spec.ModelName
 
@@ -55,9 +56,9 @@ def serves(route: ModelRoute, kind: Kind) -> bool:
     """Ask whether a model is for this kind of request; of one that only a pattern leads to nobody knows."""
     if not route.declares_output:
         return True
-    if kind == "embeddings":
-        return EMBEDDINGS in route.output_modalities
-    return set(route.output_modalities) != {EMBEDDINGS}
+    if kind in WHOLE_KINDS:
+        return kind in route.output_modalities  # the modalities have the kinds' names
+    return not set(route.output_modalities) <= {EMBEDDINGS, RERANK}
 
 
 def split_variant(name: str, table: RoutingTable) -> tuple[str, tuple[str, ...]]:

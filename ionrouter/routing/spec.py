@@ -219,7 +219,7 @@ class ModelSpec(Spec):
         default=["text"], min_length=1, description="text, image, audio, file, video."
     )
     output_modalities: list[Text] = Field(
-        default=["text"], min_length=1, description="text, image, audio, embeddings."
+        default=["text"], min_length=1, description="text, image, audio, embeddings, rerank."
     )
     tokenizer: Text = Field(default="Other", description="The tokenizer's family, for people.")
     instruct_type: Text | None = Field(default=None, description="The chat template's family, for people.")

@@ -175,7 +175,7 @@ class GenerationCard(BaseModel):
     provider_name: str | None
     provider_responses: list[dict[str, Any]]
     router: None = None
-    api_type: Literal["completions", "embeddings"] | None
+    api_type: Literal["completions", "embeddings", "rerank"] | None
     app_id: None = None
     origin: str
     http_referer: str | None

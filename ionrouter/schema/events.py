@@ -78,13 +78,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """A whole answer from an upstream that was asked not to stream (`data` for embeddings)."""
+    """A whole answer from an upstream that was asked not to stream (`data` for embeddings and rerank)."""
 
     choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
     upstream_id: str | None = None
     service_tier: str | None = None
     data: tuple[dict[str, Any], ...] = ()
+    search_units: int | None = None  # what rerankers bill by, where they say so
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["chat", "completions", "embeddings"]
+Kind = Literal["chat", "completions", "embeddings", "rerank"]
+WHOLE_KINDS: frozenset[Kind] = frozenset({"embeddings", "rerank"})  # no text comes back: nothing to stream
 SortKey = Literal["price", "throughput", "latency", "exacto"]
 
 

@@ -21,6 +21,7 @@ from tests.support.upstream import (
     completion_stream,
     embeddings_json,
     error,
+    json_response,
     sse,
     usage,
 )
@@ -110,6 +111,23 @@ async def test_usage_on_the_finish_chunk_and_again_counts_once(litellm: LiteLLMP
     """G109."""
     with Upstream(sse([HI, {**STOP, "usage": usage(10, 3)}, chunk(usage=usage(10, 3))])) as up:
         assert (await collect(litellm, hosted(up, "together_ai"))).usages() == [Usage(10, 3)]
+
+
+async def test_rerank_passes_in_the_providers_own_dialect(litellm: LiteLLMProvider) -> None:
+    rows = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.2}]
+    with Upstream() as up:
+        up.enqueue(json_response({"id": "r", "results": rows, "usage": {"total_tokens": 7}}))
+        body = {"query": "q", "documents": ["a", {"text": "b"}], "top_n": 2}
+        ranked = await collect(litellm, hosted(up, "together_ai", body, kind="rerank", stream=False))
+        (sent,) = up.requests
+    assert sent.path.endswith("/rerank")
+    assert {name: sent.json()[name] for name in ("query", "documents", "top_n")} == {
+        "query": "q",
+        "documents": ["a", "b"],
+        "top_n": 2,
+    }
+    assert ranked.complete is not None
+    assert [row["index"] for row in ranked.complete.data] == [1, 0]
 
 
 async def test_completions_and_embeddings_pass(litellm: LiteLLMProvider) -> None:

@@ -1,0 +1,67 @@
+"""Groups are found and listed like models; endpoints that keep nothing are one flat list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.server import Server, running_server
+
+ROUTES = """
+providers:
+  fake: { type: fake, name: Fake }
+  paid: { type: openai, name: Paid, base_url: "http://127.0.0.1:9/v1", zdr: false }
+models:
+  acme/small: { context_length: 100, endpoints: [ { provider: fake } ] }
+  acme/large:
+    context_length: 9000
+    endpoints: [ { provider: paid, model: l, context_length: 9000, prices: { prompt: 1, completion: 2 } } ]
+groups:
+  openrouter/auto: [acme/small, acme/large]
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("groups"), ROUTES) as running:
+        yield running
+
+
+def data(server: Server, path: str) -> Any:
+    status, body = server.get(path)
+    assert status == 200, body
+    return body["data"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/models", "/api/v1/models/user"])
+def test_groups_are_listed_after_the_models_with_a_price_nobody_knows(server: Server, path: str) -> None:
+    listed = {model["id"]: model for model in data(server, path)}
+    assert list(listed) == ["acme/small", "acme/large", "openrouter/auto"]
+    auto = listed["openrouter/auto"]
+    assert (auto["pricing"]["prompt"], auto["pricing"]["completion"]) == ("-1", "-1")
+    assert auto["context_length"] == 9000
+    assert "acme/small, acme/large" in auto["description"]
+    assert data(server, "/api/v1/models/count")["count"] == 3
+
+
+def test_a_group_is_found_alone_in_both_forms(server: Server) -> None:
+    assert data(server, "/api/v1/model/openrouter/auto")["id"] == "openrouter/auto"
+    status, bare = server.get("/v1/models/openrouter/free")
+    assert (status, bare["id"], bare["object"]) == (200, "openrouter/free", "model")
+
+
+def test_a_groups_endpoints_are_those_of_its_members(server: Server) -> None:
+    found = data(server, "/api/v1/models/openrouter/auto/endpoints")
+    assert found["id"] == "openrouter/auto"
+    assert [(e["model_id"], e["provider_name"]) for e in found["endpoints"]] == [
+        ("acme/small", "Fake"),
+        ("acme/large", "Paid"),
+    ]
+
+
+def test_endpoints_that_keep_nothing_are_one_flat_list(server: Server) -> None:
+    assert [(e["model_id"], e["provider_name"]) for e in data(server, "/api/v1/endpoints/zdr")] == [
+        ("acme/small", "Fake")
+    ]
