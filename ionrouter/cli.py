@@ -73,7 +73,10 @@ def parser() -> argparse.ArgumentParser:
     stats = command("stats", run_stats, "show a running server's latency, throughput and uptime per route")
     stats.add_argument("model", nargs="?")
     stats.add_argument(
-        "--role", choices=("main", "shadow", "probe"), default="main", help="whose requests; default: callers'"
+        "--role",
+        choices=("main", "shadow", "probe"),
+        default="main",
+        help="whose requests; default: callers'",
     )
     _add_url(stats)
     command("store", run_store, "bring the state database up to date and say what is in it")

@@ -173,8 +173,11 @@ def test_a_canary_gets_its_percentage_and_sessions_stay(world: World) -> None:
     world.ups["next"].enqueue(error(503))
     assert served(name) == "stable"  # falls back, and comes back
     assert served(name) == "canary"
-    routes = [event["route"] for event in server.events("request_finished")]
-    assert any("canary of watched: next (20%) by session" in route for route in routes)
+    routes = eventually(
+        lambda: [event["route"] for event in server.events("request_finished")],
+        lambda routes: any("canary of watched: next (20%) by session" in route for route in routes),
+    )
+    assert any("canary of watched: the others (80%) by session" in route for route in routes)
 
 
 def test_a_shadow_is_asked_and_neither_shown_nor_billed(world: World) -> None:
