@@ -147,6 +147,7 @@ class Router:
             request, plan = self._planned(request)
             if not plan.candidates:
                 raise nobody_left(plan, request, self._parts.clock())
+            self.book.take_turn(plan.candidates[0].endpoint)
             if self._books is not None:
                 plan = await self._books.admit(request, plan)
                 self._books.begin(request, started_at)

@@ -48,7 +48,7 @@ def drawn(
     weights = strategy.weights(pool, settings.spread)
     if not any(weights):
         weights = [1.0] * len(pool)  # all weights 0: nobody is preferred
-    explored = _explored(pool, request) if strategy.explores else None
+    explored = _explored(_hopeful(pool), request) if strategy.explores else None
     explore = settings.explore if explored is not None else 0.0
     shares = {
         view.candidate.endpoint.id: (1 - explore) * weight / sum(weights) + explore * (view is explored)
@@ -61,6 +61,12 @@ def drawn(
     rest = [c for c in shared if c is not winner]
     why = "exploring: oldest sample" if is_exploring else f"drawn from {sum(w > 0 for w in weights)}"
     return [replace(winner, is_exploring=is_exploring), *rest], why
+
+
+def _hopeful(pool: list[View]) -> list[View]:
+    """Those that could turn out best: an endpoint whose price alone is over the best score never can."""
+    best = min(view.candidate.score.total for view in pool)
+    return [view for view in pool if view.candidate.outlook.price <= best]
 
 
 def _explored(pool: list[View], request: InferenceRequest) -> View | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ionrouter.balancing.circuit_breaker import CircuitBreaker
 from ionrouter.balancing.cost import PRIOR_FAIL_AFTER, PRIOR_FAIL_BEFORE, PRIOR_NUM_OUT, PSEUDO_REQUESTS
 from ionrouter.balancing.decay import DecayedMean, DecayedMedian
+from ionrouter.balancing.pace import Pace
 from ionrouter.balancing.peak_ewma import PeakEwma
 from ionrouter.balancing.retry_budget import RetryBudget
 from ionrouter.errors import FailureClass, UpstreamError
@@ -57,6 +58,7 @@ class Health:
 
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     budget: RetryBudget = field(default_factory=RetryBudget)
+    pace: Pace = field(default_factory=Pace)
     speeds: dict[bool, Speed] = field(default_factory=lambda: {True: Speed(), False: Speed()})  # by stream
     before: DecayedMean = field(default_factory=DecayedMean)
     after: DecayedMean = field(default_factory=DecayedMean)
@@ -68,6 +70,8 @@ class Health:
     retry_at: float = -math.inf  # end of an announced Retry-After
     last_failed_at: float = -math.inf
     last_started_at: float = -math.inf
+    turn: int = 0  # when it was last the first pick: the book counts them
+    answered_start_at: float = -math.inf  # start of the latest attempt that was answered
     has_told_price: bool = False  # the log has been told that nobody knows the price
     _num_refusals: int = 0  # 429s in a row
 
@@ -82,8 +86,17 @@ class Health:
         return self.after.mean(now, PRIOR_FAIL_AFTER, PSEUDO_REQUESTS)
 
     def oldest_wait_s(self, now: float, stream: bool) -> float:
-        """Tell how long the oldest attempt in flight has waited for its first token; 0 when none waits."""
-        waits = (now - f.started_at for f in self.flights if f.stream == stream and not f.has_answered)
+        """Tell how long the oldest attempt that no later one has overtaken waits for its first token.
+
+        0 when none waits. One that began before an answered one did is a single hang: its failure will
+        count as one. Those that nobody has overtaken are news of the endpoint.
+        """
+        since = self.answered_start_at
+        waits = (
+            now - f.started_at
+            for f in self.flights
+            if f.stream == stream and not f.has_answered and f.started_at >= since
+        )
         return max(waits, default=0.0)
 
     def has_outage(self, now: float) -> bool:
@@ -110,6 +123,7 @@ class Health:
         self.flights.append(flight)
         self.last_started_at = now
         self.budget.deposit(now)
+        self.pace.send(now)
         return flight
 
     def end(self, flight: Flight) -> None:
@@ -123,7 +137,9 @@ class Health:
         `is_bound`: the request was so small that this is no more than a lower bound of others' times.
         """
         flight.has_answered = True
+        self.answered_start_at = max(self.answered_start_at, flight.started_at)
         self.before.add(0.0, now)
+        self.pace.accept(now)
         self.outages.add(0.0, now)
         self.breaker.succeed(now)
         self._num_refusals = 0
@@ -195,6 +211,7 @@ class Health:
         if retry_after_s is None or not retry_after_s >= 0:
             retry_after_s = min(BACKOFF_S * 2.0 ** min(self._num_refusals, 16), MAX_BACKOFF_S)
         self._num_refusals += 1
+        self.pace.refuse(now)
         self.retry_at = max(self.retry_at, now + min(retry_after_s, MAX_RETRY_AFTER_S))
 
     def _sample(self, speed: Speed, now: float, metric: str, value: float) -> None:
@@ -210,6 +227,7 @@ class HealthBook:
     max_entries: int = 8192  # patterns let clients invent models: the longest idle goes first
     _healths: dict[str, Health] = field(default_factory=dict)
     _num_out: dict[tuple[str, bool], DecayedMedian] = field(default_factory=dict)  # (model id, stream)
+    _num_turns: int = 0
 
     def of(self, endpoint: Endpoint) -> Health:
         """Find an endpoint's state, or start a clean one."""
@@ -219,6 +237,11 @@ class HealthBook:
             self._forget_idle()
         health.breaker.rules = endpoint.breaker
         return health
+
+    def take_turn(self, endpoint: Endpoint) -> None:
+        """Note a first pick at once: whoever selects next, before the attempt has begun, must know."""
+        self._num_turns += 1
+        self.of(endpoint).turn = self._num_turns
 
     def keep(self, endpoints: Iterable[Endpoint]) -> None:
         """Drop the state of every endpoint not named: a reload took it away.

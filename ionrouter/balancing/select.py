@@ -218,7 +218,7 @@ def _ranked(
     needs: frozenset[str],
     arms: Assignments,
 ) -> Ranked:
-    """Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, outage."""
+    """Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, pace."""
     prefs = request.preferences
     view = View(candidate, scene.book.of(candidate.endpoint), request, scene.now)
     is_merged = prefs.sort is not None and prefs.sort_partition == "none"
@@ -229,7 +229,8 @@ def _ranked(
         arms.misses(candidate.endpoint, candidate.route),
         int(asked_tier(request) == "priority" and candidate.endpoint.service_tier != "priority"),
         int(not _takes_all(request, candidate.endpoint, needs)),
-        int(strategy.shuns_outages and view.health.has_outage(scene.now)),
+        2 * view.health.pace.is_ahead(scene.now)
+        + (strategy.shuns_outages and view.health.has_outage(scene.now)),
     )
     return Ranked(view, rank, strategy.key(view))
 

@@ -103,7 +103,7 @@ STRATEGIES: dict[str, Strategy] = {
     "price": Strategy(_price, _price_weights, shuns_outages=True),
     "latency": Strategy(_latency),
     "throughput": Strategy(_slowness),
-    "round-robin": Strategy(lambda view: view.health.last_started_at),
+    "round-robin": Strategy(lambda view: float(view.health.turn)),
     "least-busy": Strategy(lambda view: float(len(view.health.flights))),
     "weighted": Strategy(lambda view: -view.candidate.endpoint.weight, _own_weights),
 }

@@ -308,9 +308,9 @@ def test_latency_reads_the_last_five_minutes_median_once_there_are_samples() -> 
 def test_round_robin_takes_turns() -> None:
     book, ends = HealthBook(), [endpoint("a"), endpoint("b"), endpoint("c")]
     picks = []
-    for i in range(9):
+    for _ in range(9):
         chosen = plan_of(*ends, book=book, asked=strategy("round-robin")).candidates[0].endpoint
-        book.of(chosen).begin(NOW + i, True)
+        book.take_turn(chosen)
         picks.append(chosen.id)
     assert picks[:3] == picks[3:6] == picks[6:] and sorted(picks[:3]) == ["a", "b", "c"]
 

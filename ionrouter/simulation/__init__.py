@@ -1,0 +1,1 @@
+"""The production router under a made-up world, in virtual time. Serves nobody and opens no connection."""
