@@ -70,6 +70,52 @@ def test_the_server_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+LISTENING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from ionrouter.app import run
+from ionrouter.redact import Redactor
+from ionrouter.settings import Settings
+
+folder = Path(sys.argv[1])
+(folder / "routes.yaml").write_text(
+    "providers:\\n  up: {type: openai, base_url: 'http://127.0.0.1:9/v1'}\\n"
+    "models:\\n  m:\\n    endpoints: [{provider: up, model: m}]\\n"
+)
+settings = Settings(config=folder / "routes.yaml", state_dir=folder, cache_dir=folder, port=0)
+
+def announce(_url):
+    print('loaded:', sorted(sys.modules.keys() & set(sys.argv[2:])))
+    os.kill(os.getpid(), signal.SIGINT)
+
+asyncio.run(run(settings, {}, Redactor(), announce=announce))
+"""
+HEAVY = (
+    "litellm",
+    "torch",
+    "openai",
+    "sqlalchemy",
+    "alembic",
+    "psycopg",
+    "opentelemetry",
+    "tokenizers",
+    "rich",
+)
+
+
+def test_a_server_that_listens_has_loaded_nothing_heavy(tmp_path: Path) -> None:
+    """What is imported on the way to the socket is what a start takes: modules are counted, not seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING, str(tmp_path), *HEAVY],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loaded: []" in done.stdout.splitlines(), done.stdout
+
+
 def _imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
