@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="whose requests; default: callers'",
     )
     _add_url(stats)
+    _add_simulate(command("simulate", run_simulate, "compare strategies in a made-up world, in virtual time"))
     command("store", run_store, "bring the state database up to date and say what is in it")
     _add_bench(command("bench", _needs_bench, "measure what this router costs on this machine"))
     _add_keys(command("keys", _needs_action, "make and manage API keys"))
@@ -91,11 +92,28 @@ def _add_url(sub: argparse.ArgumentParser) -> None:
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
     actions = bench.add_subparsers(title="benchmarks", required=True, metavar="WHAT")
-    proxy = actions.add_parser("proxy", help="requests, streams, latency, memory, in front of a mock upstream")
+    proxy = actions.add_parser(
+        "proxy", help="requests, streams, latency, memory, in front of a mock upstream"
+    )
     proxy.add_argument("--rounds", type=int, default=5, help="medians are taken of so many (default 5)")
     proxy.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default 2)")
     proxy.add_argument("--no-ramp", action="store_true", help="leave out how many paced streams are held")
     proxy.set_defaults(run=run_bench_proxy)
+
+
+def _add_simulate(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("scenario", help="a YAML file, or steady, outage, limited, sessions")
+    sub.add_argument("--trace", type=Path, metavar="FILE", help="replay requests from a JSONL file")
+    sub.add_argument(
+        "--routes", type=Path, metavar="FILE", help="routes.yaml with prices and expected speeds"
+    )
+    sub.add_argument("--model", help="with --routes: whose endpoints; with --trace: whose requests")
+    sub.add_argument("--seeds", type=int, default=5, metavar="N", help="worlds to play (default 5)")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="the first one's (default 0)")
+    sub.add_argument("--strategy", action="append", default=[], help="only this one; may be repeated")
+    sub.add_argument("--json", dest="output", action="store_const", const="json", default="table")
+    sub.add_argument("--markdown", dest="output", action="store_const", const="markdown")
+    sub.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (SVG)")
 
 
 def _add_keys(keys: argparse.ArgumentParser) -> None:
@@ -168,6 +186,25 @@ async def _serve(settings: Settings, redactor: Redactor) -> None:
 
 def _announce(url: str) -> None:
     print(f"ionrouter listens on {url} (clients: base_url={url}/api/v1)", file=sys.stderr, flush=True)
+
+
+def run_simulate(args: argparse.Namespace) -> int:
+    """Play every strategy in the same worlds."""
+    from ionrouter.commands import simulate
+
+    args.config = args.routes or args.config
+    return simulate.run(
+        _settings(args),
+        args.scenario,
+        model=args.model,
+        trace=args.trace,
+        uses_routes=args.config is not None,
+        seeds=args.seeds,
+        first_seed=args.seed,
+        strategies=args.strategy,
+        output=args.output,
+        plot=args.plot,
+    )
 
 
 def run_store(args: argparse.Namespace) -> int:
