@@ -61,6 +61,8 @@ Options read_options(const py::dict& given) {
   take(left, "check_integrity", out.engine.check_integrity);
   take(left, "num_blocks", out.runner.num_blocks);
   take(left, "kv_memory_bytes", out.runner.kv_memory_bytes);
+  take(left, "tier_bytes", out.runner.tier_bytes);
+  take(left, "tier_folder", out.runner.tier_folder);
   take(left, "block_size", out.block_size);
   if (out.block_size != 16) throw py::value_error("options: block_size must be 16");
   if (!left.empty())
@@ -188,10 +190,19 @@ py::dict stats(const Engine& self) {
   out["blocks_total"] = stats.blocks_total;
   out["blocks_free"] = stats.blocks_free;
   out["blocks_cached"] = stats.blocks_cached;
+  out["tier_blocks_total"] = stats.tier_blocks_total;
+  out["tier_blocks_free"] = stats.tier_blocks_free;
+  out["tier_blocks_cached"] = stats.tier_blocks_cached;
+  out["tier_copies_out"] = stats.tier_copies_out;
+  out["tier_copies_in"] = stats.tier_copies_in;
+  out["tier_copies_failed"] = stats.tier_copies_failed;
+  out["tier_hit_tokens"] = stats.tier_hit_tokens;
+  out["block_bytes"] = stats.block_bytes;
   out["steps"] = stats.steps;
   out["tokens"] = stats.tokens_generated;
   out["tokens_generated"] = stats.tokens_generated;
   out["tokens_prefilled"] = stats.tokens_prefilled;
+  out["prefill_splits"] = stats.prefill_splits;
   out["preemptions"] = stats.preemptions;
   out["finished"] = stats.finished;
   out["aborts"] = stats.aborts;
@@ -199,6 +210,7 @@ py::dict stats(const Engine& self) {
   out["non_finite_rows"] = stats.non_finite_rows;
   out["prefix_hit_tokens"] = stats.prefix_hit_tokens;
   out["last_step_s"] = stats.last_step_s;
+  out["step_seconds"] = stats.step_seconds;
   out["prefill_rate"] = stats.prefill_rate;
   out["decode_rate"] = stats.decode_rate;
   out["unresponsive_s"] = stats.unresponsive_s;

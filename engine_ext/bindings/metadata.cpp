@@ -7,6 +7,7 @@
 #include "bindings/unlocked.h"
 #include "kernels/kernels.h"
 #include "models/gguf.h"
+#include "models/memory.h"
 
 namespace py = pybind11;
 
@@ -62,6 +63,8 @@ py::list cpu_features() {
 void add_metadata(py::module_& module) {
   module.def("gguf_metadata", &gguf_metadata, py::arg("path"));
   module.def("cpu_features", &cpu_features);
+  module.def("available_memory", &available_memory_bytes);
+  module.def("promised_memory", &promised_memory_bytes);
 }
 
 }  // namespace ion::bindings

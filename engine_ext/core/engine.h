@@ -55,6 +55,7 @@ struct Stats {
   int64_t steps = 0;
   int64_t tokens_generated = 0;  // committed and billed
   int64_t tokens_prefilled = 0;  // computed prompt positions, recomputation after preemption included
+  int64_t prefill_splits = 0;    // steps that ended within somebody's prompt
   int64_t preemptions = 0;
   int64_t finished = 0;  // by stop or length
   int64_t aborts = 0;

@@ -211,6 +211,7 @@ Stats Loop::stats() const {
   stats.steps = num_steps_;
   stats.tokens_generated = counters.tokens_generated;
   stats.tokens_prefilled = num_prefilled_;
+  stats.prefill_splits = scheduler_.num_prefill_splits();
   stats.preemptions = scheduler_.num_preemptions();
   stats.finished = counters.finished;
   stats.aborts = counters.aborts;

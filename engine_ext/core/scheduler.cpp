@@ -179,6 +179,7 @@ void Scheduler::add_row(const SequencePtr& sequence, int32_t count, ScheduledSte
   out.owners.push_back(sequence);
   s.num_scheduled += count;
   s.num_in_flight += is_sampling ? 1 : 0;
+  num_prefill_splits_ += is_sampling ? 0 : 1;
   budget_ -= count;
 }
 

@@ -86,6 +86,7 @@ class Scheduler {
   int64_t num_waiting_tokens() const;
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_prefix_hit_tokens() const { return num_prefix_hit_tokens_; }
+  int64_t num_prefill_splits() const { return num_prefill_splits_; }
   int64_t num_tier_hit_tokens() const { return num_tier_hit_tokens_; }
   const BlockManager& blocks() const { return blocks_; }
   const KvTier* tier() const { return tier_ ? &*tier_ : nullptr; }  // null: there is none
@@ -131,6 +132,7 @@ class Scheduler {
   int64_t num_preemptions_ = 0;
   int64_t num_prefix_hit_tokens_ = 0;
   int64_t num_tier_hit_tokens_ = 0;
+  int64_t num_prefill_splits_ = 0;
 };
 
 }  // namespace ion

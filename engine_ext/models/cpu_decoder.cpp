@@ -70,6 +70,20 @@ void CpuDecoder::copy_block(int32_t from, int32_t to) {
   }
 }
 
+void CpuDecoder::read_block(int32_t block, std::byte* bytes) const {
+  const int64_t size = kernels::kv_block_bytes(kv_shape_);
+  for (int32_t i = 0; i < weights_.config.num_layers; ++i) {
+    std::memcpy(bytes + i * size, layer_cache(i) + block * size, size);
+  }
+}
+
+void CpuDecoder::write_block(int32_t block, const std::byte* bytes) {
+  const int64_t size = kernels::kv_block_bytes(kv_shape_);
+  for (int32_t i = 0; i < weights_.config.num_layers; ++i) {
+    std::memcpy(layer_cache(i) + block * size, bytes + i * size, size);
+  }
+}
+
 void CpuDecoder::forward(const DecoderBatch& batch, float* logits) {
   auto num_rows = static_cast<int64_t>(batch.ids.size());
   const ModelConfig& config = weights_.config;

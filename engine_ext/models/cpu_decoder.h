@@ -36,6 +36,9 @@ class CpuDecoder {
   // logits [logit_rows.size(), vocab_size].
   void forward(const DecoderBatch& batch, float* logits);
   void copy_block(int32_t from, int32_t to);
+  // A block with all its layers, kv_block_bytes of them. Other blocks may be computed with meanwhile.
+  void read_block(int32_t block, std::byte* bytes) const;
+  void write_block(int32_t block, const std::byte* bytes);
 
   static int64_t kv_block_bytes(const Weights& weights);  // of all layers
 

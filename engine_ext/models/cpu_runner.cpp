@@ -27,6 +27,17 @@ int64_t wanted_blocks(const Weights& weights, const CpuRunnerOptions& options, i
   return std::clamp(available_memory_bytes() / 4 / block_bytes, one, one * options.max_slots);
 }
 
+int32_t host_blocks(const CpuRunnerOptions& options, int64_t block_bytes) {
+  if (options.tier_bytes == 0) return 0;
+  const int64_t num_blocks = options.tier_bytes / block_bytes;
+  if (num_blocks < 1 || num_blocks > INT32_MAX) {
+    throw std::invalid_argument("kv_tier: " + std::to_string(options.tier_bytes) +
+                                " bytes do not make a sensible number of blocks of " +
+                                std::to_string(block_bytes) + " bytes");
+  }
+  return static_cast<int32_t>(num_blocks);
+}
+
 Caps caps_of(const Model& model, const CpuRunnerOptions& options) {
   const ModelConfig& config = model.config();
   Caps caps;
@@ -49,6 +60,8 @@ Caps caps_of(const Model& model, const CpuRunnerOptions& options) {
   }
   if (num_blocks > INT32_MAX) throw std::invalid_argument("num_blocks: too many");
   caps.num_blocks = static_cast<int32_t>(num_blocks);
+  caps.block_bytes = CpuDecoder::kv_block_bytes(model.weights());
+  caps.num_host_blocks = host_blocks(options, caps.block_bytes);
   return caps;
 }
 
@@ -79,6 +92,12 @@ CpuRunner::CpuRunner(std::shared_ptr<const Model> model, const CpuRunnerOptions&
       logits_(int64_t{caps_.max_slots} * caps_.vocab_size * static_cast<int64_t>(sizeof(float)), "logits"),
       sampler_stride_((kernels::sampler_scratch_bytes(caps_.vocab_size) + 63) / 64 * 64) {
   sampler_scratch_ = Memory(sampler_stride_ * caps_.max_slots, "the sampler");
+  if (caps_.num_host_blocks > 0) {
+    const auto read = [this](BlockId block, std::byte* bytes) { decoder_.read_block(block, bytes); };
+    const auto write = [this](BlockId block, const std::byte* bytes) { decoder_.write_block(block, bytes); };
+    const KvStoreOptions store{caps_.num_host_blocks, caps_.block_bytes, options.tier_folder};
+    tier_ = std::make_unique<KvStore>(store, KvBlocks{read, write});
+  }
   thread_ = std::thread([this] { work(); });
 }
 
@@ -146,6 +165,7 @@ StepResult CpuRunner::run(const Step& step) {
     apply(step.delta);
     gather_rows(step);
     if (!ids_.empty()) {
+      const auto turn = model_->pool().take_turn();
       decoder_.forward({ids_, positions_, spans_, logit_rows_}, reinterpret_cast<float*>(logits_.data()));
     }
     waited_s = await_masks(step);
@@ -274,9 +294,12 @@ void CpuRunner::sample_rows(StepResult& result) {
     const int32_t wanted = slots_[sampled_rows_[i].slot].sampling.num_logprobs;
     tops_[i].resize(std::clamp(wanted, 0, caps_.vocab_size));
   }
-  model_->pool().parallel_for(static_cast<int64_t>(num_rows), [this](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) samples_[i] = sample_row(i);
-  });
+  {
+    const auto turn = model_->pool().take_turn();
+    model_->pool().parallel_for(static_cast<int64_t>(num_rows), [this](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) samples_[i] = sample_row(i);
+    });
+  }
   for (size_t i = 0; i < num_rows; ++i) result.sampled.push_back(keep_sample(i));
 }
 

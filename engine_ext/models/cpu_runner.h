@@ -14,6 +14,7 @@
 #include "core/runner.h"
 #include "kernels/sampler.h"
 #include "models/cpu_decoder.h"
+#include "models/kv_store.h"
 #include "models/model.h"
 
 namespace ion {
@@ -24,6 +25,8 @@ struct CpuRunnerOptions {
   int32_t max_slots = 64;
   int32_t max_tokens_per_step = 512;
   int32_t context_length = 0;  // 0: the model's
+  int64_t tier_bytes = 0;      // of the second KV tier; 0: none
+  std::string tier_folder;     // empty: the second tier is memory; else a file in it
 };
 
 class CpuRunner final : public Runner {
@@ -36,6 +39,9 @@ class CpuRunner final : public Runner {
   void submit(Step step) override;
   void upload_masks(uint64_t epoch, std::vector<Mask> masks) override;
   bool poll(StepResult& result, bool wait) override;
+  Ticket copy_out(BlockId block, HostBlock host) override { return tier_->copy_out(block, host); }
+  Ticket copy_in(HostBlock host, BlockId block) override { return tier_->copy_in(host, block); }
+  CopyState done(Ticket ticket, bool wait) override { return tier_->done(ticket, wait); }
 
  private:
   static constexpr size_t kMaxInFlight = 4;
@@ -89,6 +95,7 @@ class CpuRunner final : public Runner {
   size_t num_in_flight_ = 0;  // submitted and not polled
   bool is_stopping_ = false;
   std::thread thread_;
+  std::unique_ptr<KvStore> tier_;  // null: caps_.num_host_blocks is 0, and nobody asks
 };
 
 }  // namespace ion

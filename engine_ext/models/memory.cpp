@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "models/weight_error.h"
@@ -35,21 +36,60 @@ int64_t machine_bytes() {
   return pages > 0 && page_bytes > 0 ? pages * page_bytes : kUnknown;
 }
 
+// Of a control group's page cache, which the kernel takes back before it runs out of memory.
+int64_t control_group_cache_bytes() {
+  std::ifstream file("/sys/fs/cgroup/memory.stat");
+  for (std::string word; file >> word;) {
+    int64_t bytes = 0;
+    if (word == "inactive_file" && file >> bytes) return bytes;
+  }
+  return 0;
+}
+
 int64_t control_group_bytes() {
   const int64_t limit = number_in("/sys/fs/cgroup/memory.max"),
                 used = number_in("/sys/fs/cgroup/memory.current");
-  return limit == kUnknown || used == kUnknown ? kUnknown : std::max<int64_t>(0, limit - used);
+  if (limit == kUnknown || used == kUnknown) return kUnknown;
+  return std::max<int64_t>(0, limit - used + control_group_cache_bytes());
+}
+
+// Models load side by side: looking at what is free and taking it is one act.
+std::mutex ledger_mutex;
+int64_t ledger_bytes = 0;  // of all Memory alive
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == "RssAnon:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+// Pages are committed when first touched, so what the system calls free includes what is promised already.
+// Anonymous pages of others in this process count as touched promises, which errs by little.
+int64_t available_to(int64_t promised_bytes) {
+  const int64_t free_bytes = std::min(machine_bytes(), control_group_bytes());
+  const int64_t touched = promised_bytes > 0 ? std::min(resident_bytes(), promised_bytes) : 0;
+  return std::max<int64_t>(0, free_bytes - (promised_bytes - touched));
 }
 
 }  // namespace
 
 int64_t available_memory_bytes() {
-  return std::min(machine_bytes(), control_group_bytes());
+  const std::lock_guard lock(ledger_mutex);
+  return available_to(ledger_bytes);
+}
+
+int64_t promised_memory_bytes() {
+  const std::lock_guard lock(ledger_mutex);
+  return ledger_bytes;
 }
 
 Memory::Memory(int64_t num_bytes, const std::string& what) : num_bytes_(num_bytes) {
   if (num_bytes == 0) return;
-  const int64_t available = available_memory_bytes();
+  const std::lock_guard lock(ledger_mutex);
+  const int64_t available = available_to(ledger_bytes);
   void* mapped = MAP_FAILED;
   if (num_bytes <= available) {
     mapped = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -62,10 +102,14 @@ Memory::Memory(int64_t num_bytes, const std::string& what) : num_bytes_(num_byte
   madvise(mapped, num_bytes, MADV_HUGEPAGE);  // a hint; refusal changes nothing but speed
 #endif
   data_ = static_cast<std::byte*>(mapped);
+  ledger_bytes += num_bytes;
 }
 
 Memory::~Memory() {
-  if (data_ != nullptr) munmap(data_, num_bytes_);
+  if (data_ == nullptr) return;
+  munmap(data_, num_bytes_);
+  const std::lock_guard lock(ledger_mutex);
+  ledger_bytes -= num_bytes_;
 }
 
 Memory::Memory(Memory&& other) noexcept

@@ -7,8 +7,11 @@
 
 namespace ion {
 
-// Bytes that can still be used without swapping: the machine's, or less where a control group says less.
+// Bytes that can still be used without swapping: the machine's, or less where a control group says less. What
+// this process has been promised (see Memory) and not touched yet is taken off.
 int64_t available_memory_bytes();
+// Of all Memory of this process together: its ledger.
+int64_t promised_memory_bytes();
 
 // Page-aligned, zeroed, committed page by page when first touched. Move-only.
 class Memory {

@@ -2,6 +2,8 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <stdexcept>
 
@@ -24,6 +26,18 @@ int32_t vocab_size_of(const NamedTensors& tensors) {
     throw WeightError("tensor 'token_embd.weight': [vocab, hidden] wanted, " + shape_text(shape) + " found");
   }
   return static_cast<int32_t>(shape[0]);
+}
+
+// The process's threads: one pool of each size that is asked for, as long as a model uses it. More threads
+// than CPUs would only be in each other's way, so models take turns instead of having their own.
+std::shared_ptr<kernels::ThreadPool> shared_pool(int threads) {
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<kernels::ThreadPool>> pools;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<kernels::ThreadPool>& known = pools[threads];
+  std::shared_ptr<kernels::ThreadPool> pool = known.lock();
+  if (pool == nullptr) known = pool = std::make_shared<kernels::ThreadPool>(threads);
+  return pool;
 }
 
 void check_tokens(std::span<const int32_t> tokens, int32_t vocab_size) {
@@ -55,7 +69,7 @@ std::shared_ptr<const Model> Model::load_gguf(const std::string& path, kernels::
   for (const Tensor& tensor : file.tensors()) tensors.emplace(tensor.name, &tensor);
   ModelConfig config = config_from_gguf(file);
   if (config.vocab_size == 0) config.vocab_size = vocab_size_of(tensors);
-  auto pool = std::make_unique<kernels::ThreadPool>(threads);
+  auto pool = shared_pool(threads);
   Weights weights = load_weights(std::move(config), tensors, numerics, *pool);
   return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));
 }
@@ -70,7 +84,7 @@ std::shared_ptr<const Model> Model::load_safetensors(std::span<const std::string
     if (!name.empty()) tensors.emplace(name, &tensor);
   }
   ModelConfig config = config_from_json(parse_json(config_json));
-  auto pool = std::make_unique<kernels::ThreadPool>(threads);
+  auto pool = shared_pool(threads);
   Weights weights = load_weights(std::move(config), tensors, numerics, *pool);
   return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));
 }

@@ -16,7 +16,8 @@ kernels::Numerics parse_numerics(const std::string& name);
 
 class Model {
  public:
-  // threads 0: one per available CPU. Throws WeightError.
+  // threads 0: one per available CPU. Models with equal `threads` compute with the same ones, step by step in
+  // turns. Throws WeightError.
   static std::shared_ptr<const Model> load_gguf(const std::string& path, kernels::Numerics numerics,
                                                 int threads);
   static std::shared_ptr<const Model> load_safetensors(std::span<const std::string> paths,
@@ -33,10 +34,10 @@ class Model {
   std::vector<float> logits(std::span<const int32_t> tokens, int32_t chunk) const;
 
  private:
-  Model(std::unique_ptr<kernels::ThreadPool> pool, Weights weights)
+  Model(std::shared_ptr<kernels::ThreadPool> pool, Weights weights)
       : pool_(std::move(pool)), weights_(std::move(weights)) {}
 
-  std::unique_ptr<kernels::ThreadPool> pool_;
+  std::shared_ptr<kernels::ThreadPool> pool_;
   Weights weights_;
 };
 

@@ -10,6 +10,12 @@ from typing import Any
 def cpu_features() -> list[str]:
     """Instruction sets found at run time: ["avx2", "fma", "f16c", ...]."""
 
+def available_memory() -> int:
+    """Bytes that may still be taken: free on the machine or in its control group, less what is promised."""
+
+def promised_memory() -> int:
+    """Bytes of weights, KV and activations of all models of this process, touched or not."""
+
 def gguf_metadata(path: str) -> dict[str, Any]:
     """Key/value metadata of a GGUF file; strings as str (UTF-8, surrogateescape), arrays as lists.
 
@@ -37,7 +43,8 @@ class Engine:
     """schedule -> run -> commit, in its own thread.
 
     options: block_size (16), num_blocks or kv_memory_bytes, max_running (64), token_budget (tokens a step,
-    512), context_length (0: the model's), pipeline_depth (1). `token_bytes[i]` is the raw text of token i
+    512), context_length (0: the model's), pipeline_depth (1), prefix_cache, cache_identity, tier_bytes (0: no
+    second KV tier) and tier_folder (empty: in memory, else in a file there). `token_bytes[i]` is the raw text of token i
     (empty for special tokens, which never reach the text). `stop_ids` end a sequence and are not text.
     """
 

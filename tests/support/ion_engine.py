@@ -24,6 +24,7 @@ class Answer:
     finish: int = 0
     error: str = ""
     stop: str = ""  # the stop string that ended it
+    num_cached: int = field(default=0, compare=False)  # prompt tokens from the prefix cache
 
     @property
     def ids(self) -> list[int]:
@@ -45,12 +46,13 @@ def collect(engine: _ion.Engine, sequences: Sequence[int]) -> list[Answer]:
         assert select.select([engine.event_fd], [], [], deadline - time.monotonic())[0], (
             f"no events for {left}"
         )
-        for sequence, text, flags, logprobs, _, detail in engine.drain():
+        for sequence, text, flags, logprobs, num_cached, detail in engine.drain():
             answer = answers.get(sequence, Answer())
             answer.text += text
             answer.tokens += [(token, logprob) for token, logprob, _ in logprobs]
             answer.top += [top for _, _, top in logprobs]
             answer.num_billed += flags >> 8
+            answer.num_cached += num_cached
             answer.finish = flags & 0xFF
             answer.error = detail if answer.finish == 4 else ""
             answer.stop = detail if answer.finish == 1 else ""

@@ -3,7 +3,7 @@
 // A region cuts [0, n) into fixed chunks (a function of n and the thread count), which the caller and the
 // workers claim one by one, so that a thread that lost its core holds up one chunk and not half the region.
 // Workers spin for some tens of microseconds after a region, since the next layer's follows at once, and then
-// sleep, so that an idle engine costs nothing.
+// sleep, so that an idle engine costs nothing. All models of a process share one pool (models/model.cpp).
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,29 @@
 
 namespace ion::kernels {
 
+// A mutex that is had in the order of asking. std::mutex lets whoever unlocks lock again at once, so of two
+// models that compute without a pause one would hardly ever run.
+class FairMutex {
+ public:
+  void lock() {
+    std::unique_lock lock(mutex_);
+    const uint64_t mine = num_asked_++;
+    is_next_.wait(lock, [&] { return num_over_ == mine; });
+  }
+  void unlock() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++num_over_;
+    }
+    is_next_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable is_next_;
+  uint64_t num_asked_ = 0, num_over_ = 0;
+};
+
 class ThreadPool {
  public:
   // `num_threads` counts the calling thread; 0: one per CPU that this process may use. Throws
@@ -26,6 +49,12 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // For a caller of many regions in a row (a step): until the lock goes, no other holder of a turn comes
+  // between, and turns go round in the order of asking. A pool without workers needs none.
+  std::unique_lock<FairMutex> take_turn() {
+    return workers_.empty() ? std::unique_lock<FairMutex>() : std::unique_lock(turn_);
+  }
 
   // Calls fn(begin, end) over disjoint pieces of [0, n) and returns when all are done. Regions from several
   // threads run one after the other. fn must not throw and must not start a region on the same pool.
@@ -50,7 +79,8 @@ class ThreadPool {
   bool await_region(uint32_t seen);
   void stop();
 
-  std::mutex caller_;  // held for a whole region
+  FairMutex turn_;
+  FairMutex caller_;  // held for a whole region
   std::vector<std::thread> workers_;
 
   // The region in progress: written by the caller before `ticket_` offers chunks, read after a claim.

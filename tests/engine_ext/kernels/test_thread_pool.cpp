@@ -62,6 +62,31 @@ TEST(regions_from_several_threads_take_turns) {
   CHECK_EQ(sum.load(), 4 * 500 * 10);
 }
 
+// Two models that both always have a step to compute: the one that has just had its turn is not next again.
+TEST(turns_go_round) {
+  ThreadPool pool(2);
+  std::vector<int> order;  // guarded by the turn
+  const auto compute = [&](int model) {
+    for (int step = 0; step < 100; ++step) {
+      const auto turn = pool.take_turn();
+      order.push_back(model);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  };
+  std::thread one(compute, 1), two(compute, 2);
+  one.join(), two.join();
+  int num_changes = 0;
+  for (std::size_t i = 1; i < order.size(); ++i) num_changes += order[i] != order[i - 1] ? 1 : 0;
+  CHECK_EQ(order.size(), std::size_t{200});
+  CHECK(num_changes > 50);  // a mutex without an order gives a few
+}
+
+TEST(a_pool_without_workers_needs_no_turns) {
+  ThreadPool pool(1);
+  const auto turn = pool.take_turn(), other = pool.take_turn();
+  CHECK(!turn.owns_lock() && !other.owns_lock());
+}
+
 TEST(workers_sleep_when_idle_and_wake_for_work) {
   ThreadPool pool(4);
   pool.parallel_for(100, [](int64_t, int64_t) {});

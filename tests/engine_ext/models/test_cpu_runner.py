@@ -1,4 +1,4 @@
-"""The runner's C++ tests, built once into build/model_tests and run on a tiny random model."""
+"""The runner's C++ tests, built once into build/model_tests; the runner itself on a tiny random model."""
 
 from pathlib import Path
 
@@ -13,3 +13,7 @@ def test_the_runner_does_what_its_tests_say(tmp_path: Path) -> None:
     write_gguf(tmp_path / "x.gguf", shape, shape.weights(1), TensorType.Q8_0)
     executable = built(Path(__file__).parent, "model_tests") / "test_cpu_runner"
     run(executable, ION_TEST_MODEL=str(tmp_path / "x.gguf"))
+
+
+def test_the_second_kv_tier_does_what_its_tests_say() -> None:
+    run(built(Path(__file__).parent, "model_tests") / "test_kv_store")
