@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -72,3 +73,26 @@ def test_auto_is_json_unless_it_is_a_terminal() -> None:
     stream = _configured("auto")
     structlog.get_logger().info("server_ready")
     assert json.loads(stream.getvalue())["event"] == "server_ready"
+
+
+def test_buffered_lines_come_in_order_and_warnings_at_once() -> None:
+    stream = io.StringIO()
+    log.configure(log_format="json", redact=str, stream=stream, cache=False, buffered=True)
+    logger = structlog.get_logger()
+    for number in range(3):
+        logger.info("request_finished", number=number, big=2**70, lone="\ud83d")
+    logger.warning("store_failed")  # takes along what waits
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["request_finished"] * 3 + ["store_failed"]
+    assert [line["number"] for line in lines[:3]] == [0, 1, 2]
+    assert lines[0]["big"] == 2**70
+
+
+def test_a_buffered_line_waits_for_no_other() -> None:
+    stream = io.StringIO()
+    log.configure(log_format="json", redact=str, stream=stream, cache=False, buffered=True)
+    structlog.get_logger().info("request_finished")
+    deadline = time.monotonic() + 20
+    while not stream.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert json.loads(stream.getvalue())["event"] == "request_finished"
