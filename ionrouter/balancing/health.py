@@ -25,6 +25,8 @@ from ionrouter.stats.window import Bucket, Window
 OUTAGE_S = 30.0  # OpenRouter's window for "a significant outage"
 OUTAGE_RATE = 0.05  # below this share of failures in it, an outage is not significant
 RECENT_S = 300.0  # window of the percentiles that `sort` and `preferred_*` read
+STALL_FACTOR = 4.0  # times the usual time to the first token, and ...
+STALL_S = 1.0  # ... at least so long: silence
 MIN_TOKENS_FOR_RATE = 8  # a shorter answer says nothing about tokens per second
 FIXED_TOKENS = 100.0  # a whole answer's fixed part, in tokens: 2 s at 50 tokens/s, as in the priors
 BACKOFF_S = 1.0  # after a 429 that names no time; doubles with each in a row
@@ -98,6 +100,23 @@ class Health:
             if f.stream == stream and not f.has_answered and f.started_at >= since
         )
         return max(waits, default=0.0)
+
+    def is_stalled(self, now: float, stream: bool) -> bool:
+        """Ask whether it has gone silent: as many attempts as open a breaker wait far longer than usual.
+
+        Only those that no later one has overtaken count. Their deadlines will say so too, but late.
+        """
+        speed = self.speeds[stream]
+        usual_s = speed.ttft_s.value if stream else None
+        if usual_s is None:
+            return False
+        latest = now - max(STALL_FACTOR * usual_s, STALL_S)
+        late = [
+            f
+            for f in self.flights
+            if self.answered_start_at <= f.started_at <= latest and f.stream == stream and not f.has_answered
+        ]
+        return len(late) >= self.breaker.rules.max_failures
 
     def has_outage(self, now: float) -> bool:
         """Ask whether it failed significantly within the last 30 seconds."""

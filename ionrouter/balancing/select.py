@@ -218,7 +218,7 @@ def _ranked(
     needs: frozenset[str],
     arms: Assignments,
 ) -> Ranked:
-    """Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, pace."""
+    """Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, silence."""
     prefs = request.preferences
     view = View(candidate, scene.book.of(candidate.endpoint), request, scene.now)
     is_merged = prefs.sort is not None and prefs.sort_partition == "none"
@@ -229,10 +229,16 @@ def _ranked(
         arms.misses(candidate.endpoint, candidate.route),
         int(asked_tier(request) == "priority" and candidate.endpoint.service_tier != "priority"),
         int(not _takes_all(request, candidate.endpoint, needs)),
-        2 * view.health.pace.is_ahead(scene.now)
+        2 * _is_overdone(view)
         + (strategy.shuns_outages and view.health.has_outage(scene.now)),
     )
     return Ranked(view, rank, strategy.key(view))
+
+
+def _is_overdone(view: View) -> bool:
+    """Ask whether another request would come too soon for its rate limit, or only join others in silence."""
+    stream = streams_upstream(view.candidate.endpoint, view.request)
+    return view.health.pace.is_ahead(view.now) or view.health.is_stalled(view.now, stream)
 
 
 def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[str]) -> bool:

@@ -72,10 +72,12 @@ def _score_weights(pool: Sequence[View], spread: float) -> list[float]:
 
     An endpoint nobody has measured yet gets a few requests at a time, not a whole burst.
     """
-    best = min(_score(view) for view in pool)
-    weights = [_score(view) ** -2 if _score(view) <= spread * best else 0.0 for view in pool]
-    warmed = [0.0 if _is_warming(view) else weight for view, weight in zip(pool, weights, strict=True)]
-    return warmed if any(warmed) else weights
+    warming = [_is_warming(view) for view in pool]
+    if all(warming):
+        warming = [False] * len(pool)
+    scores = [_score(view) for view in pool]
+    most = spread * min(s for s, waits in zip(scores, warming, strict=True) if not waits)
+    return [0.0 if waits or s > most else s**-2 for s, waits in zip(scores, warming, strict=True)]
 
 
 def _is_warming(view: View) -> bool:
