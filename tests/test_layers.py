@@ -98,8 +98,6 @@ HEAVY = (
     "alembic",
     "psycopg",
     "opentelemetry",
-    "tokenizers",
-    "rich",
 )
 
 
