@@ -27,6 +27,7 @@ from ionrouter.providers.fake import FakeClient
 from ionrouter.providers.ion import IonProvider
 from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.providers.openai_http import OpenAIProvider
+from ionrouter.providers.outgoing import Outgoing
 from ionrouter.redact import Redactor
 from ionrouter.reload import Reloader, load_table
 from ionrouter.router import Router
@@ -145,7 +146,8 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     lists = settings.cache_dir / "lists"
     table = load_table(settings.config_path, env, lists)
     ion = IonProvider(settings.cache_dir, progress=True)
-    openai = OpenAIProvider(env, redact=redactor)
+    outgoing = Outgoing(max_connections=settings.max_upstream_connections)
+    openai = OpenAIProvider(env, redact=redactor, outgoing=outgoing)
     litellm = LiteLLMProvider(env, settings.state_dir, redact=redactor)
     clients: dict[ProviderType, ProviderClient] = {
         "ion": ion,

@@ -56,7 +56,6 @@ def _processors(redact: Redact, *, console: bool, colors: bool) -> list[Any]:
         else structlog.processors.JSONRenderer(serializer=_serialise)
     )
     return [
-        structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,  # tracebacks become text before the redactor, without locals

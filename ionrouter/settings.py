@@ -74,6 +74,9 @@ class Settings(BaseSettings):
         "normal", description="full: an answer waits until its record would survive a power loss"
     )
     credits: float = Field(1_000_000.0, ge=0, description="USD that GET /credits shows as bought; no limit")
+    max_upstream_connections: int = Field(
+        16384, ge=1, description="connections to upstreams, all together (see also ulimit -n)"
+    )
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")

@@ -90,6 +90,7 @@ class Upstream:
 
     async def __aexit__(self, *_: object) -> None:
         await self._close()
+        del self._alarm  # each holds the other: a circle of all that the request was
 
     async def _connect(self) -> None:
         await self._close()

@@ -41,8 +41,9 @@ class EventPump:
     ) -> None:
         assert self._task is not None
         self._alarm.close()
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     async def take(self, timeout_s: float | None = None) -> list[Event | TextRun] | None:
         """Wait for events and take all: [] after `timeout_s` of silence, None after the last one.

@@ -53,6 +53,8 @@ def _members(table: RoutingTable, base: str, request: InferenceRequest) -> list[
 
 def _with_variants(route: ModelRoute, variants: tuple[str, ...]) -> ModelRoute:
     """Keep the endpoints that the suffixes allow; select reads the others' meaning from `variants`."""
+    if not variants:
+        return route
     endpoints = route.endpoints
     for variant in variants:
         endpoints = _KEPT.get(variant, tuple)(endpoints)
