@@ -16,7 +16,16 @@ from ionrouter.balancing.circuit_breaker import Permit
 from ionrouter.balancing.cost import cost_of
 from ionrouter.balancing.health import Flight
 from ionrouter.balancing.verdict import INTERNAL
-from ionrouter.errand import Errand, Parts, Trace, client_left, lost_race
+from ionrouter.errand import (
+    Errand,
+    Parts,
+    Trace,
+    client_left,
+    lost_race,
+    tell_failed,
+    tell_refused,
+    tell_unpriced,
+)
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
@@ -237,39 +246,19 @@ class Attempt:
         if failure.code != INTERNAL and not is_cut_short:
             spent_s, is_late = now - self._started_at, self.is_committed
             if self._health.fail(now, failure, spent_s, cost.total, after_commit=is_late):
-                # One alert, not one per request.
-                log.error(
-                    "endpoint_refused_us",
-                    endpoint=errand.endpoint.id,
-                    status=failure.status,
-                    error=failure.message,
-                )
+                tell_refused(errand, failure)  # one alert, not one per request
         if failure.failure is FailureClass.LOST_RACE and self._flight is not None:
             num_out = self._parts.book.expected_num_out(errand.route.id, errand.upstream.stream, now)
             self._health.give_up(now, self._flight, num_out)
         if not self.is_committed:  # a commit has settled the trial already
             self._health.breaker.release(self._permit)
         if failure.failure not in (FailureClass.CLIENT_LEFT, FailureClass.LOST_RACE):
-            log.info(
-                "attempt_failed",
-                request=errand.request.id,
-                endpoint=errand.endpoint.id,
-                role=errand.role,
-                failure=failure.failure.value,
-                status=failure.status,
-                code=failure.code,
-                error=failure.message[:300],
-            )
+            tell_failed(errand, failure)
 
     def _tell_unpriced(self) -> None:
-        if self._health.has_told_price:
-            return
-        self._health.has_told_price = True
-        log.warning(
-            "endpoint_unpriced",
-            endpoint=self._errand.endpoint.id,
-            model=self._errand.route.id,
-        )
+        if not self._health.has_told_price:
+            self._health.has_told_price = True
+            tell_unpriced(self._errand)
 
     def _ttft_s(self) -> float | None:
         """Attempt start to the first usable event; not guessed for an upstream that did not stream."""

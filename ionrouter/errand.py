@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import structlog
+
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.hedging import HedgeBook
@@ -16,6 +18,8 @@ from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.usage import Cost, Usage
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +113,29 @@ def lost_race() -> UpstreamError:
 def client_left() -> UpstreamError:
     """How an attempt ends that nobody waits for any longer."""
     return UpstreamError(FailureClass.CLIENT_LEFT, "the client left", status=499)
+
+
+def tell_failed(errand: Errand, failure: UpstreamError) -> None:
+    """Log a failure that somebody may want to know of."""
+    log.info(
+        "attempt_failed",
+        request=errand.request.id,
+        endpoint=errand.endpoint.id,
+        role=errand.role,
+        failure=failure.failure.value,
+        status=failure.status,
+        code=failure.code,
+        error=failure.message[:300],
+    )
+
+
+def tell_refused(errand: Errand, failure: UpstreamError) -> None:
+    """Alert: a key or a balance is at fault."""
+    log.error(
+        "endpoint_refused_us", endpoint=errand.endpoint.id, status=failure.status, error=failure.message
+    )
+
+
+def tell_unpriced(errand: Errand) -> None:
+    """Warn: what this costs is not known, and reported as 0."""
+    log.warning("endpoint_unpriced", endpoint=errand.endpoint.id, model=errand.route.id)

@@ -53,8 +53,8 @@ class Metrics:
         )
         self._attempts = self._counter(
             "ionrouter_attempts",
-            "Tries at endpoints; failure is empty for a success, else the failure class; role is main, hedge, "
-            "shadow or probe.",
+            "Tries at endpoints; failure is empty for a success, else the failure class; role is main, "
+            "hedge, shadow or probe.",
             ["endpoint", "failure", "stage", "role"],
         )
         self._first_token = Histogram(

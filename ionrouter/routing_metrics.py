@@ -1,4 +1,4 @@
-"""What the router itself decides, as Prometheus families read at scrape time: breakers, retries, hedges, shadows.
+"""What the router decides, as Prometheus families read at scrape time: breakers, retries, hedges, shadows.
 
 Knows names and numbers; whoever makes the collector says where they come from.
 """
