@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import uvloop
 
 from ionrouter.providers.connection import MAX_HEAD_BYTES, Answer
 from ionrouter.providers.http_faults import (
@@ -26,6 +27,10 @@ from ionrouter.providers.http_faults import (
 from ionrouter.providers.outgoing import Outgoing
 from tests.support.upstream import refused_url
 
+# The hook that replaces the fixture would number the loops of every other test here too.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Overriding the .event_loop_policy:pytest.PytestDeprecationWarning"
+)
 GUARD_S = 20.0
 OK = b"HTTP/1.1 200 OK\r\n"
 HI = OK + b"Content-Length: 2\r\n\r\nhi"
@@ -85,6 +90,15 @@ async def serving(*scripts: Script) -> AsyncIterator[Server]:
         for task in filter(None, tasks):
             task.cancel()
             await asyncio.wait({task})
+
+
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
+)
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """The server runs on uvloop, whose transports differ in small ways; other tests run on asyncio's."""
+    policy: asyncio.AbstractEventLoopPolicy = request.param
+    return policy
 
 
 @pytest.fixture
@@ -274,6 +288,7 @@ async def test_an_answer_before_the_request_is_through_ends_the_connection(out: 
     early = asyncio.Event()
 
     async def refuse(reader: asyncio.StreamReader, writer: Writer) -> None:
+        await reader.read(1)
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
         await early.wait()
         writer.close()
