@@ -18,7 +18,6 @@ from ionrouter.providers.inflate import Inflater, inflater_for
 
 MAX_HEAD_BYTES = 64 * 1024  # status line, headers, 1xx before them; also trailers and chunk framing
 HIGH_WATER_BYTES = 128 * 1024  # unread bytes at which reading pauses, and TCP carries the pressure upstream
-LARGE_BODY_BYTES = 64 * 1024  # from here on a body is not copied to stand behind its head
 
 
 class Answer:
@@ -159,11 +158,7 @@ class Connection(asyncio.Protocol):
         self.num_asked += 1
         self._num_unproductive, self._ends_with_connection = 0, False
         self._answer = answer = Answer(self)
-        if len(body) < LARGE_BODY_BYTES:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        self._transport.writelines((head, body))
         return answer
 
     def let_go(self, answer: Answer, drain_s: float) -> None:
@@ -219,8 +214,6 @@ class Connection(asyncio.Protocol):
             answer.fail(fault)
         if transport is not None:
             self._on_lost(self)
-
-    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
