@@ -6,7 +6,7 @@ the first MAX_ENDPOINTS get series of their own; the rest share one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -18,24 +18,22 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from ionrouter.engine_metrics import EngineCollector, EngineLoads
 from ionrouter.routing_metrics import RoutingCollector, RoutingGauges
 from ionrouter.schema.events import AttemptRecord, RequestRecord
-from ionrouter.schema.load import EngineLoad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Seconds: local models answer in tens of milliseconds, long answers take minutes.
 FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)
 TOTAL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 
 MAX_ENDPOINTS = 1000
 OTHER = "(other)"
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
-EngineLoads = Callable[[], Mapping[str, EngineLoad]]  # endpoint id -> load
 
 
 class Metrics:
@@ -71,6 +69,13 @@ class Metrics:
             buckets=TOTAL_BUCKETS,
             registry=self.registry,
         )
+        self._token = Histogram(
+            "ionrouter_token_seconds",
+            "Between tokens after the first, the mean of a streamed answer.",
+            ["endpoint"],
+            buckets=TOKEN_BUCKETS,
+            registry=self.registry,
+        )
         self._tokens = self._counter(
             "ionrouter_tokens",
             "Tokens by endpoint and direction; cached and reasoning are parts of prompt and completion.",
@@ -99,7 +104,7 @@ class Metrics:
         self.in_flight = Gauge(
             "ionrouter_requests_in_flight", "Requests being served.", registry=self.registry
         )
-        self.registry.register(_EngineCollector(engine_loads))
+        self.registry.register(EngineCollector(engine_loads))
         self.registry.register(RoutingCollector(routing))
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
@@ -135,6 +140,10 @@ class Metrics:
             _with(self._first_token, endpoint).observe(attempt.ttft_s)
         if attempt.usage is None:
             return
+        num_after_first = attempt.usage.completion_tokens - 1
+        if attempt.ttft_s is not None and attempt.failure is None and num_after_first > 0:
+            token_s = (attempt.duration_s - attempt.ttft_s) / num_after_first
+            _with(self._token, endpoint).observe(max(token_s, 0.0))
         if attempt.is_unpriced:
             self._unpriced.labels(endpoint).inc()
         for direction, count in (
@@ -161,36 +170,3 @@ class Metrics:
 def _with(metric: Metric, *labels: str) -> Metric:
     """The series of these labels; finding it anew costs 2 us, and a request needs ten."""
     return metric.labels(*labels)
-
-
-class _EngineCollector(Collector):
-    """Reads the local engine's queue and blocks when scraped, so that no value can be stale."""
-
-    GAUGES: tuple[tuple[str, str, Callable[[EngineLoad], float]], ...] = (
-        ("ready", "1 when the model is loaded.", lambda load: float(load.ready)),
-        ("running", "Sequences being computed.", lambda load: load.running),
-        ("waiting", "Sequences queued.", lambda load: load.waiting),
-        ("waiting_tokens", "Prompt tokens queued and not yet prefilled.", lambda load: load.waiting_tokens),
-        ("blocks_free", "KV blocks free.", lambda load: load.blocks_free),
-        ("blocks_total", "KV blocks in all.", lambda load: load.blocks_total),
-        ("prefill_rate", "Measured prompt tokens per second.", lambda load: load.prefill_rate or 0.0),
-        ("decode_rate", "Measured tokens per second and sequence.", lambda load: load.decode_rate or 0.0),
-    )
-
-    def __init__(self, loads: EngineLoads) -> None:
-        self._loads = loads
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        return [self._family(name, text) for name, text, _ in self.GAUGES]
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        loads = self._loads()
-        for name, text, read in self.GAUGES:
-            family = self._family(name, text)
-            for endpoint, load in loads.items():
-                family.add_metric([endpoint], read(load))
-            yield family
-
-    @staticmethod
-    def _family(name: str, text: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"ionrouter_engine_{name}", text, labels=["endpoint"])

@@ -6,6 +6,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/unlocked.h"
+#include "models/weight_error.h"
 
 namespace py = pybind11;
 
@@ -66,6 +67,7 @@ py::dict config(const ModelHandle& self) {
 }  // namespace
 
 void add_model(py::module_& module) {
+  py::register_exception<MemoryShort>(module, "MemoryShort", PyExc_ValueError);
   py::class_<FloatMatrix>(module, "_FloatMatrix", py::buffer_protocol()).def_buffer(&FloatMatrix::buffer);
   py::class_<ModelHandle>(module, "Model")
       .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("numerics") = "fast",

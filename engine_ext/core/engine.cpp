@@ -66,7 +66,8 @@ EngineOptions effective(EngineOptions options, const Caps& caps) {
 // A sequence is built by the submitting thread, passes through the inbox, and is the loop's from then on. The
 // event queue has a mutex of its own.
 struct Engine::Impl {
-  std::unique_ptr<Runner> runner;
+  std::unique_ptr<Runner> runner;  // until close
+  const Caps caps;
   const EngineOptions options;
   const std::vector<int32_t> stop_ids;
   EventQueue events;
@@ -89,7 +90,8 @@ struct Engine::Impl {
   Impl(std::unique_ptr<Runner> runner_, std::vector<std::string> token_bytes, std::vector<int32_t> stop_ids_,
        EngineOptions options_)
       : runner(std::move(runner_)),
-        options(effective(std::move(options_), runner->caps())),
+        caps(runner->caps()),
+        options(effective(std::move(options_), caps)),
         stop_ids(std::move(stop_ids_)),
         loop(*runner, std::move(token_bytes), options),
         published(loop.stats()) {}
@@ -198,7 +200,7 @@ Engine::~Engine() {
 }
 
 uint64_t Engine::submit(SubmitParams params) {
-  check_submit(params, {impl_->options.context_length, impl_->runner->caps().vocab_size});
+  check_submit(params, {impl_->options.context_length, impl_->caps.vocab_size});
   const int32_t priority = params.priority;
   uint64_t id = 0;
   {
@@ -232,7 +234,7 @@ std::vector<MaskRequest> Engine::take_mask_requests(std::chrono::duration<double
 }
 
 void Engine::give_masks(std::vector<MaskAnswer> answers) {
-  const auto num_words = static_cast<size_t>(impl_->runner->caps().vocab_size + 31) / 32;
+  const auto num_words = static_cast<size_t>(impl_->caps.vocab_size + 31) / 32;
   for (const MaskAnswer& answer : answers) {
     if (answer.error.empty() && answer.words.size() != num_words) {
       throw std::invalid_argument("mask: has " + std::to_string(answer.words.size()) +
@@ -258,7 +260,7 @@ int Engine::event_fd() const {
   return impl_->events.fd();
 }
 const Caps& Engine::caps() const {
-  return impl_->runner->caps();
+  return impl_->caps;
 }
 int32_t Engine::context_length() const {
   return impl_->options.context_length;
@@ -275,7 +277,9 @@ void Engine::close() {
   impl_->mask_requests.close();
   // Not under `mutex`: the thread needs that to see the closing.
   std::lock_guard lock(impl_->join_mutex);
-  if (impl_->thread.joinable()) impl_->thread.join();
+  if (!impl_->thread.joinable()) return;
+  impl_->thread.join();
+  impl_->runner.reset();  // weights and KV: whoever still holds the engine has no use for them
 }
 
 }  // namespace ion

@@ -96,7 +96,8 @@ class Engine {
   int event_fd() const;
   const Caps& caps() const;
   int32_t context_length() const;  // the effective one: option, runner and KV pool, whichever is least
-  // Aborts everything, waits for the steps in flight, joins the thread. Events stay drainable. Idempotent.
+  // Aborts everything, waits for the steps in flight, joins the thread, frees the runner. Events stay
+  // drainable. Idempotent.
   void close();
 
  private:

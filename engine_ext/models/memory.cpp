@@ -95,7 +95,7 @@ Memory::Memory(int64_t num_bytes, const std::string& what) : num_bytes_(num_byte
     mapped = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   if (mapped == MAP_FAILED) {
-    throw WeightError("too little memory for " + what + ": " + std::to_string(num_bytes) + " bytes needed, " +
+    throw MemoryShort("too little memory for " + what + ": " + std::to_string(num_bytes) + " bytes needed, " +
                       std::to_string(available) + " available");
   }
 #ifdef MADV_HUGEPAGE

@@ -17,7 +17,7 @@ int64_t promised_memory_bytes();
 class Memory {
  public:
   Memory() = default;
-  // Throws WeightError naming `what`, the bytes needed and the bytes available where they do not fit.
+  // Throws MemoryShort naming `what`, the bytes needed and the bytes available where they do not fit.
   Memory(int64_t num_bytes, const std::string& what);
   ~Memory();
   Memory(Memory&& other) noexcept;

@@ -13,6 +13,13 @@ class WeightError : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
+// What a model wants does not fit; the message says the bytes needed and available. Python sees it as
+// _ion.MemoryShort, a ValueError.
+class MemoryShort : public WeightError {
+ public:
+  using WeightError::WeightError;
+};
+
 // Text from a foreign file, safe to put in a message: bytes outside printable ASCII become \xNN, cut at 96.
 std::string quoted(std::string_view text);
 

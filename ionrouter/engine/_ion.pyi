@@ -22,6 +22,9 @@ def gguf_metadata(path: str) -> dict[str, Any]:
     Raises ValueError naming the fault for a truncated, corrupt or foreign file.
     """
 
+class MemoryShort(ValueError):
+    """What was asked for does not fit now; the message has the bytes needed and available."""
+
 class Model:
     """Weights in the form the runner reads. Loading raises ValueError naming the tensor and the fault."""
 
@@ -43,9 +46,10 @@ class Engine:
     """schedule -> run -> commit, in its own thread.
 
     options: block_size (16), num_blocks or kv_memory_bytes, max_running (64), token_budget (tokens a step,
-    512), context_length (0: the model's), pipeline_depth (1), prefix_cache, cache_identity, tier_bytes (0: no
-    second KV tier) and tier_folder (empty: in memory, else in a file there). `token_bytes[i]` is the raw text of token i
-    (empty for special tokens, which never reach the text). `stop_ids` end a sequence and are not text.
+    512), context_length (0: the model's), pipeline_depth (1), prefix_cache (True), cache_identity, tier_bytes
+    (0: no second KV tier), tier_folder (empty: in memory, else in a file there). `token_bytes[i]` is the raw
+    text of token i (empty for special tokens, which never reach the text). `stop_ids` end a sequence and are
+    not text.
     """
 
     def __init__(

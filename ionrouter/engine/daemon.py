@@ -17,9 +17,12 @@ async def in_daemon_thread(work: Callable[[], Result], name: str) -> Result:
     must not stay for the rest of the download. A caller that is cancelled leaves the thread to end alone.
     """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
+    # Settling takes the future out: an error holds the frames that wait for it, and must not be held by them,
+    # or what a failed load had in hand stays in memory until the next garbage collection.
+    waiting: list[asyncio.Future[Result]] = [loop.create_future()]
 
     def settle(result: Result | None, error: BaseException | None) -> None:
+        future = waiting.pop()
         if future.done():  # the caller has left
             return
         if error is not None:
@@ -36,6 +39,8 @@ async def in_daemon_thread(work: Callable[[], Result], name: str) -> Result:
             loop.call_soon_threadsafe(settle, *outcome)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
+        finally:
+            del outcome  # likewise
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return await future
+    return await waiting[0]

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ import structlog
 from ionrouter.engine.daemon import in_daemon_thread
 from ionrouter.engine.grammar import Grammar, GrammarRefused
 from ionrouter.engine.grammar_keeper import GrammarKeeper, GrammarVocabulary
-from ionrouter.engine.kv_memory import choose_kv_bytes, free_memory_bytes
-from ionrouter.engine.loading import EngineSettings, LoadedModel, load_model
+from ionrouter.engine.kv_memory import Neighbours
+from ionrouter.engine.loading import EngineSettings, LoadedModel
 from ionrouter.engine.mailbox import Mailbox, TokenEvent, event_of
 from ionrouter.engine.speed import Speed
-from ionrouter.errors import ConfigError, IonrouterError
+from ionrouter.engine.starting import start_engine
+from ionrouter.errors import IonrouterError
 from ionrouter.schema.load import EngineLoad
 
 _log = structlog.get_logger(__name__)
@@ -92,6 +94,7 @@ class LocalEngine:
         self.context_length = int(engine.context_length)  # prompt and answer together
         self._settings = settings
         self._engine = engine
+        self.weight_bytes = int(loaded.model.weight_bytes)
         self._load_s = load_s
         self._speed = Speed(clock)
         self._mailboxes: dict[int, Mailbox] = {}
@@ -109,17 +112,15 @@ class LocalEngine:
         *,
         cache: Path,
         progress: bool = False,
-        num_engines: int = 1,
+        neighbours: Callable[[], Neighbours] = Neighbours,
         clock: Callable[[], float] = time.monotonic,
     ) -> LocalEngine:
-        """Fetch, load and start; `num_engines` share the free memory. Raises ConfigError."""
+        """Fetch, load and start beside `neighbours`. Raises ConfigError; TooLittleMemory may pass."""
         started_at = clock()
 
-        def start() -> tuple[LoadedModel, Any]:
-            loaded = load_model(settings, cache=cache, progress=progress)
-            return loaded, _start(loaded, settings, num_engines)
-
-        loaded, engine = await in_daemon_thread(start, "ion-load")
+        loaded, engine = await in_daemon_thread(
+            partial(start_engine, settings, cache=cache, progress=progress, neighbours=neighbours), "ion-load"
+        )
         load_s = clock() - started_at
         local = cls(loaded, engine, settings, load_s, clock)
         _log.info(
@@ -206,6 +207,7 @@ class LocalEngine:
             prefill_rate=stats.get("prefill_rate") or None,
             decode_rate=self._speed.decode_rate or (decode / max(running, 1) or None),
             load_s=self._load_s,
+            stats=stats,
         )
 
     def _why_not_ready(self, stats: dict[str, float]) -> str | None:
@@ -214,10 +216,21 @@ class LocalEngine:
         silent_s = stats["unresponsive_s"]
         return f"unresponsive for {silent_s:.0f} s" if silent_s > _MAX_SILENCE_S else None
 
+    @property
+    def kv_bytes(self) -> int:
+        """What the first tier of its KV cache takes."""
+        stats = self._engine.stats()
+        return int(stats["blocks_total"] * stats["block_bytes"])
+
     def stats(self) -> dict[str, float]:
         """The C++ engine's own gauges and counters."""
         found: dict[str, float] = self._engine.stats()
         return found
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sequence is being read."""
+        return self._idle.is_set()
 
     async def wait_idle(self) -> None:
         """Wait until no sequence is being read."""
@@ -242,29 +255,6 @@ class LocalEngine:
             mailbox = self._mailboxes.get(sequence)
             if mailbox is not None:  # else: its reader has left
                 mailbox.put(event)
-
-
-def _start(loaded: LoadedModel, settings: EngineSettings, num_engines: int) -> Any:
-    from ionrouter.engine import _ion
-
-    kv_bytes = settings.kv_memory_bytes or choose_kv_bytes(
-        loaded.config,
-        settings.numerics,
-        settings.max_running,
-        weight_bytes=loaded.model.weight_bytes,
-        free_bytes=free_memory_bytes(),
-        num_engines=num_engines,
-    )
-    table = loaded.tokenizer.token_bytes(int(loaded.config["vocab_size"]))
-    options = {
-        "kv_memory_bytes": kv_bytes,
-        "max_running": settings.max_running,
-        "cache_identity": loaded.identity,
-    }
-    try:
-        return _ion.Engine(loaded.model, table, list(loaded.tokenizer.stop_ids), options)
-    except (ValueError, MemoryError) as error:
-        raise ConfigError(f"{settings.weights}: the engine does not start: {error}") from error
 
 
 def _raise_for(event: TokenEvent) -> None:

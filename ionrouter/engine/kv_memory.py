@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,19 @@ _SMALL_POOL_BYTES = 2 << 30
 _ELEMENT_BYTES = {"fast": 2, "exact": 4}  # f16 and f32 KV (docs/engine.md, "KV layout")
 
 
+class TooLittleMemory(ConfigError):
+    """A model does not fit now; the message says how many bytes are needed and free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The other engines of the process, as far as they matter to one that chooses its KV memory."""
+
+    num_sharing: int = 0  # of those that say no kv_memory themselves
+    kv_bytes: int = 0  # what these hold already
+    coming_bytes: int = 0  # weights and stated kv_memory of those still to load
+
+
 def bytes_per_token(config: Mapping[str, Any], numerics: str) -> int:
     """Say what one position of one sequence takes: K and V of every layer."""
     width = int(config["num_kv_heads"]) * int(config["head_dim"])
@@ -31,18 +45,20 @@ def choose_kv_bytes(
     *,
     weight_bytes: int,
     free_bytes: int,
-    num_engines: int,
+    neighbours: Neighbours,
 ) -> int:
-    """Choose an equal share of the free memory, never more than every sequence at full length could fill.
+    """Choose an equal share of what all weights leave, never more than every sequence at full length fills.
 
-    Raises ConfigError, with both figures, if the share holds not even one block of each running sequence.
+    Raises TooLittleMemory, with both figures, if the share holds not even one block of each running sequence.
     """
     token_bytes = bytes_per_token(config, numerics)
-    share = int(free_bytes * _SHARE_OF_FREE / max(num_engines, 1))
+    left = max(0, free_bytes + neighbours.kv_bytes - neighbours.coming_bytes)
+    # A neighbour that took more than its share now keeps it: what is free is all there is to take.
+    share = min(int(left * _SHARE_OF_FREE / (neighbours.num_sharing + 1)), free_bytes)
     most = token_bytes * int(config["context_length"]) * max_running
     least = token_bytes * _BLOCK_TOKENS * max_running
     if share < least:
-        raise ConfigError(
+        raise TooLittleMemory(
             f"kv_memory: {least} bytes are needed for {max_running} sequences, {share} bytes are free; "
             f"free memory or lower max_running"
         )

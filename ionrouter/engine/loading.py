@@ -13,6 +13,7 @@ from typing import Any
 from ionrouter.engine import tokenizer as tokenizers
 from ionrouter.engine import weights
 from ionrouter.engine.chat_template import ChatTemplate
+from ionrouter.engine.kv_memory import TooLittleMemory
 from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.errors import ConfigError
 
@@ -27,6 +28,9 @@ class EngineSettings:
     kv_memory_bytes: int | None = None
     max_running: int = 64
     threads: int | None = None
+    kv_tier_bytes: int = 0
+    kv_tier_folder: str = ""  # empty: the second KV tier is memory
+    unload_when_idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,30 @@ class LoadedModel:
 
 def load_model(settings: EngineSettings, *, cache: Path, progress: bool) -> LoadedModel:
     """Fetch if needed and load; raises ConfigError naming the source and the fault."""
-    path = weights.fetch(settings.weights, settings.sha256, cache=cache, progress=progress)
+    return load_from(fetch_weights(settings, cache=cache, progress=progress), settings)
+
+
+def fetch_weights(settings: EngineSettings, *, cache: Path, progress: bool) -> Path:
+    """Return the file or folder, fetched if needed; raises ConfigError."""
+    return weights.fetch(settings.weights, settings.sha256, cache=cache, progress=progress)
+
+
+def weight_bytes(settings: EngineSettings, cache: Path) -> int:
+    """Say what the files on this machine take, about what the loaded weights will; 0 if none are here yet."""
+    path = weights.locate(settings.weights, cache)
+    if path is None:
+        return 0
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
+
+
+def load_from(path: Path, settings: EngineSettings) -> LoadedModel:
+    """Load a file or folder; raises ConfigError naming the fault, TooLittleMemory if it does not fit."""
+    ion = _extension()
     try:  # what follows names tensors and metadata keys, not the file
         return _load_folder(path, settings) if path.is_dir() else _load_gguf(path, settings)
+    except ion.MemoryShort as error:
+        raise TooLittleMemory(f"{settings.weights}: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{settings.weights}: {error}") from error
     except MemoryError as error:

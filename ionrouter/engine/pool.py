@@ -1,19 +1,23 @@
 """The engines of this process: one for each distinct settings, loaded in the background, retired when idle.
 
-Knows loading, waiting and failing; knows no endpoints, requests or prompts.
+Knows loading, waiting, failing and who gives memory to whom; knows no endpoints, requests or prompts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from ionrouter.engine.download import SourceUnavailable
 from ionrouter.engine.ion import LocalEngine
-from ionrouter.engine.loading import EngineSettings
+from ionrouter.engine.kv_memory import Neighbours, TooLittleMemory
+from ionrouter.engine.loading import EngineSettings, weight_bytes
 from ionrouter.errors import ConfigError, IonrouterError
 from ionrouter.schema.load import EngineLoad
 
@@ -29,9 +33,24 @@ class _Slot:
 
     def __init__(self) -> None:
         self.engine: LocalEngine | None = None
-        self.reason = "loading"
+        self.reason: str | None = "loading"  # None: unloaded, and loaded again for the next request
         self.settled = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.num_users = 0  # leases
+        self.used_at = 0.0
+        self.load_s: float | None = None
+
+    @property
+    def is_cold(self) -> bool:
+        return self.engine is None and self.reason is None
+
+    @property
+    def is_coming(self) -> bool:
+        return self.engine is None and not self.settled.is_set()
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.num_users > 0 or (self.engine is not None and not self.engine.is_idle)
 
 
 class EnginePool:
@@ -54,9 +73,9 @@ class EnginePool:
             self._retire(self._slots.pop(settings))
         for settings in wanted:
             slot = self._slots.get(settings)
-            if slot is None or (slot.engine is None and slot.task is not None and slot.task.done()):
+            if slot is None or (slot.engine is None and slot.reason and _is_over(slot.task)):
                 slot = self._slots[settings] = _Slot()
-                slot.task = asyncio.create_task(self._load(settings, slot, len(wanted)))
+                slot.task = asyncio.create_task(self._load(settings, slot))
 
     def load_of(self, settings: EngineSettings) -> EngineLoad:
         """Say how busy an engine is, or why there is none."""
@@ -64,29 +83,36 @@ class EnginePool:
         if slot is None:
             return EngineLoad(ready=False, reason="not loaded")
         if slot.engine is None:
-            return EngineLoad(ready=False, reason=slot.reason)
+            return EngineLoad(ready=False, reason=slot.reason, load_s=slot.load_s)
         return slot.engine.load()
 
     async def engine(self, settings: EngineSettings, *, wait_s: float) -> LocalEngine:
-        """Return the engine, waiting at most `wait_s` for a first load; raises NotReady."""
+        """Return the engine, waiting at most `wait_s` for a load; raises NotReady."""
+        async with self.lease(settings, wait_s=wait_s) as engine:
+            return engine
+
+    @asynccontextmanager
+    async def lease(self, settings: EngineSettings, *, wait_s: float) -> AsyncIterator[LocalEngine]:
+        """Give the engine, which stays loaded as long as it is held; as `engine` otherwise."""
         slot = self._slots.get(settings)
         if slot is None:
             raise NotReady("not loaded")
-        if slot.engine is None and not slot.settled.is_set():
-            try:
-                await asyncio.wait_for(slot.settled.wait(), wait_s)
-            except TimeoutError:
-                raise NotReady(slot.reason) from None
-        if slot.engine is None:
-            raise NotReady(slot.reason)
-        return slot.engine
+        if slot.is_cold:
+            slot.reason, slot.settled = "loading", asyncio.Event()
+            slot.task = asyncio.create_task(self._load(settings, slot))
+        slot.num_users += 1
+        try:
+            yield await _loaded(slot, wait_s)
+        finally:
+            slot.num_users -= 1
+            slot.used_at = time.monotonic()
 
     async def wait_ready(self) -> tuple[str, ...]:
         """Wait until every load has succeeded or failed once; returns the failures' reasons."""
         slots = list(self._slots.values())
         for slot in slots:
             await slot.settled.wait()
-        return tuple(slot.reason for slot in slots if slot.engine is None)
+        return tuple(slot.reason for slot in slots if slot.engine is None and slot.reason is not None)
 
     async def close(self) -> None:
         """End every engine; sequences still running end with an error."""
@@ -99,25 +125,70 @@ class EnginePool:
             if slot.engine is not None:
                 await slot.engine.close()
 
-    async def _load(self, settings: EngineSettings, slot: _Slot, num_engines: int) -> None:
-        """Load, again and again while the source cannot be reached: a server started offline recovers."""
+    async def _load(self, settings: EngineSettings, slot: _Slot) -> None:
+        """Load, again and again while the cause may pass: a server started offline recovers."""
         wait_s = self._retry_wait_s
         while slot.engine is None:
             try:
                 slot.engine = await LocalEngine.open(
-                    settings, cache=self._cache, progress=self._progress, num_engines=num_engines
+                    settings,
+                    cache=self._cache,
+                    progress=self._progress,
+                    neighbours=partial(self._neighbours, settings),
                 )
             except Exception as error:
+                if isinstance(error, TooLittleMemory) and await self._make_room():
+                    continue
                 if not isinstance(error, ConfigError):
                     _log.error("engine_crashed", weights=settings.weights, exc_info=True)
                 slot.reason = f"failed: {error}"
                 _log.error("engine_load_failed", weights=settings.weights, error=str(error))
                 slot.settled.set()
-                if not isinstance(error, SourceUnavailable):
+                if not self._may_pass(error):
                     return
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, 16 * self._retry_wait_s)
         slot.settled.set()
+        slot.used_at = time.monotonic()
+
+    def _may_pass(self, error: Exception) -> bool:
+        if isinstance(error, TooLittleMemory):  # a model in use now may be idle later
+            return any(settings.unload_when_idle for settings in self._slots)
+        return isinstance(error, SourceUnavailable)
+
+    def _neighbours(self, settings: EngineSettings) -> Neighbours:
+        """Describe the other engines; called in a loader's thread."""
+        others = [(other, slot) for other, slot in list(self._slots.items()) if other != settings]
+        sharing = [
+            slot
+            for other, slot in others
+            if other.kv_memory_bytes is None and (slot.engine is not None or slot.is_coming)
+        ]
+        coming = [other for other, slot in others if slot.is_coming]
+        return Neighbours(
+            num_sharing=len(sharing),
+            kv_bytes=sum(slot.engine.kv_bytes for slot in sharing if slot.engine is not None),
+            coming_bytes=sum(
+                weight_bytes(other, self._cache) + (other.kv_memory_bytes or 0) for other in coming
+            ),
+        )
+
+    async def _make_room(self) -> bool:
+        """Unload the idle engine unused for longest, of those that may be; False if there is none."""
+        idle = [
+            (slot.used_at, settings.weights, slot)
+            for settings, slot in self._slots.items()
+            if settings.unload_when_idle and slot.engine is not None and not slot.is_in_use
+        ]
+        if not idle:
+            return False
+        _, weights, slot = min(idle, key=lambda found: found[0])
+        engine, slot.engine, slot.reason = slot.engine, None, None
+        assert engine is not None
+        slot.load_s = engine.load().load_s
+        _log.info("engine_unloaded", weights=weights, weight_bytes=engine.weight_bytes)
+        await engine.close()
+        return True
 
     def _retire(self, slot: _Slot) -> None:
         if slot.task is not None:
@@ -128,6 +199,19 @@ class EnginePool:
             task = asyncio.create_task(_close_when_idle(slot.engine))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
+
+
+async def _loaded(slot: _Slot, wait_s: float) -> LocalEngine:
+    if slot.engine is None and not slot.settled.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(slot.settled.wait(), wait_s)
+    if slot.engine is None:
+        raise NotReady(slot.reason or "unloaded")
+    return slot.engine
+
+
+def _is_over(task: asyncio.Task[None] | None) -> bool:
+    return task is not None and task.done()
 
 
 async def _close_when_idle(engine: LocalEngine) -> None:

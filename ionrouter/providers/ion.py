@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -83,22 +83,22 @@ class IonProvider:
     async def stream(self, request: UpstreamRequest) -> AsyncGenerator[Chunk]:
         """Answer one request: role, content, finish, usage. Raises UpstreamError for every fault."""
         try:
-            engine = await self._engine(request.endpoint)
-            limits = _limits(request.endpoint, engine)
-            prompts = await _in_thread_if_long(request, engine, limits)
-            plan = _with_form(self._plan(request, prompts, limits), request, engine, prompts)
-            async with aclosing(_answer(engine, prompts, plan, request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with self._lease(request.endpoint) as engine:
+                limits = _limits(request.endpoint, engine)
+                prompts = await _in_thread_if_long(request, engine, limits)
+                plan = _with_form(self._plan(request, prompts, limits), request, engine, prompts)
+                async with aclosing(_answer(engine, prompts, plan, request)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
         except tuple(_FAILURES) as error:
             failure, status, code = _FAILURES[type(error)]
             raise UpstreamError(failure, str(error), status=status, code=code) from error
 
-    async def _engine(self, endpoint: Endpoint) -> LocalEngine:
+    def _lease(self, endpoint: Endpoint) -> AbstractAsyncContextManager[LocalEngine]:
         if endpoint.local is None:
             raise NotReady(f"endpoint {endpoint.id} names no weights")
         wait_s = endpoint.timeouts.connect_s * _WAIT_SHARE
-        return await self._pool.engine(_settings(endpoint.local), wait_s=wait_s)
+        return self._pool.lease(_settings(endpoint.local), wait_s=wait_s)
 
     def _plan(self, request: UpstreamRequest, prompts: list[Prompt], limits: Limits) -> Plan:
         longest = max(len(prompt.ids) for prompt in prompts)
@@ -110,7 +110,7 @@ class IonProvider:
                 "n", f"{len(prompts)} prompts with {plan.num_choices} choices are over {MAX_CHOICES}"
             )
         priority = request.priority or _PRIORITIES.get(request.body.get("service_tier"), 0)
-        return replace(plan, sampling=replace(plan.sampling, priority=priority, cache_salt=request.tenant))
+        return replace(plan, sampling=replace(plan.sampling, priority=priority, cache_salt=_salt(request)))
 
 
 def _with_form(plan: Plan, request: UpstreamRequest, engine: LocalEngine, prompts: list[Prompt]) -> Plan:
@@ -125,8 +125,22 @@ def _with_form(plan: Plan, request: UpstreamRequest, engine: LocalEngine, prompt
 
 def _settings(local: LocalModel) -> EngineSettings:
     return EngineSettings(
-        local.weights, local.sha256, local.numerics, local.kv_memory_bytes, local.max_running, local.threads
+        weights=local.weights,
+        sha256=local.sha256,
+        numerics=local.numerics,
+        kv_memory_bytes=local.kv_memory_bytes,
+        max_running=local.max_running,
+        threads=local.threads,
+        kv_tier_bytes=local.kv_tier_bytes,
+        kv_tier_folder=local.kv_tier_folder,
+        unload_when_idle=local.unload == "idle",
     )
+
+
+def _salt(request: UpstreamRequest) -> str:
+    """Tell whose cached prefixes this request may see: its own key's, or everybody's."""
+    local = request.endpoint.local
+    return "" if local is not None and local.prefix_cache == "shared" else request.tenant
 
 
 def _limits(endpoint: Endpoint, engine: LocalEngine) -> Limits:

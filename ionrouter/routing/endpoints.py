@@ -205,7 +205,17 @@ def _local_model(offer: Offer, folder: Path) -> LocalModel | None:
         kv_memory_bytes=offer.kv_memory,
         max_running=offer.max_running or LocalModel("").max_running,
         threads=offer.threads,
+        kv_tier_bytes=offer.kv_tier.bytes if offer.kv_tier else 0,
+        kv_tier_folder=_tier_folder(offer, folder),
+        prefix_cache=offer.prefix_cache or "isolate",
+        unload=offer.unload or "never",
     )
+
+
+def _tier_folder(offer: EndpointSpec, folder: Path) -> str:
+    if offer.kv_tier is None or offer.kv_tier.path is None:
+        return ""
+    return os.path.normpath(folder / Path(offer.kv_tier.path).expanduser())
 
 
 def weights_path(weights: str, folder: Path) -> str:

@@ -21,6 +21,7 @@ _PARTS = (
     ("`providers.NAME`", "ProviderSpec", ()),
     ("`models.NAME`", "ModelSpec", ()),
     ("`models.NAME.endpoints[]`", "EndpointSpec", ()),
+    ("`models.NAME.endpoints[].kv_tier`", "KvTierSpec", ()),
     ("`patterns.GLOB`: the same, less what only `ion` has", "PatternSpec", ("EndpointSpec", "model")),
     ("`prices`: USD per million tokens", "PricesSpec", ()),
     ("`timeouts`, here, at a provider and under `defaults`", "TimeoutsSpec", ()),

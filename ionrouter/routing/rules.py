@@ -34,7 +34,10 @@ _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = 
     "openai": (("base_url",), ("litellm_provider",)),
     "fake": ((), ("base_url", "litellm_provider", "discover", "forward_provider")),
 }
-_ION_FIELDS = ("weights", "sha256", "numerics", "kv_memory", "max_running", "threads")
+_ION_FIELDS = (
+    *("weights", "sha256", "numerics", "kv_memory", "kv_tier", "prefix_cache", "unload"),
+    *("max_running", "threads"),
+)
 # What `options` may hold by provider type; None: anything (the script of a trial).
 _OPTIONS: dict[ProviderType, tuple[str, ...] | None] = {
     "ion": (),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from ionrouter.routing.spec_local import KvTierSpec
 from ionrouter.routing.spec_traffic import BreakerSpec, CanarySpec, HedgeSpec, ShadowSpec, TimeoutsSpec
 from ionrouter.routing.spec_values import (
     Bytes,
@@ -197,6 +198,16 @@ class EndpointSpec(Offer):
         default=None, description="ion: speed or exact float32."
     )
     kv_memory: Bytes | None = Field(default=None, description="ion: memory for the KV cache, e.g. 2GiB.")
+    kv_tier: KvTierSpec | None = Field(
+        default=None, description="ion: a second tier of the KV cache; without it there is none."
+    )
+    prefix_cache: Literal["isolate", "shared"] | None = Field(
+        default=None,
+        description="ion: isolate (default): different keys share no cached prefix.",
+    )
+    unload: Literal["never", "idle"] | None = Field(
+        default=None, description="ion: idle: may leave memory for another model when nobody uses it."
+    )
     max_running: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         default=None, description="ion: sequences computed at once."
     )

@@ -75,6 +75,10 @@ class LocalModel:
     kv_memory_bytes: int | None = None  # None: an equal share of what the weights leave
     max_running: int = 64
     threads: int | None = None  # None: all cores
+    kv_tier_bytes: int = 0  # of the second KV tier; 0: there is none
+    kv_tier_folder: str = ""  # of its file; empty: it is memory
+    prefix_cache: Literal["isolate", "shared"] = "isolate"  # whether keys share cached prefixes
+    unload: Literal["never", "idle"] = "never"  # idle: gives its memory to a model that needs it
 
 
 @dataclass(frozen=True, slots=True)

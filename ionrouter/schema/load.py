@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,5 @@ class EngineLoad:
     prefill_rate: float | None = None
     decode_rate: float | None = None  # per sequence, at the current batch
     load_s: float | None = None  # measured time to load, for a cold model
+    # The engine's own statistics, for who wants to see more; names as in _ion.Engine.stats.
+    stats: Mapping[str, float] = field(default_factory=dict, compare=False)

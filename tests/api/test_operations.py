@@ -129,7 +129,10 @@ def test_models_that_clients_invent_under_a_pattern_share_one_series_in_the_end(
 
 
 def test_the_engine_is_read_when_scraped() -> None:
-    load = EngineLoad(ready=True, running=3, waiting=2, waiting_tokens=70, blocks_free=5, blocks_total=9)
+    stats = {"preemptions": 6, "step_seconds": 1.5, "tier_copies_out": 3, "block_bytes": 1000}
+    load = EngineLoad(
+        ready=True, running=3, waiting=2, waiting_tokens=70, blocks_free=5, blocks_total=9, stats=stats
+    )
     loads = {"local/m": load}
     metrics = Metrics(lambda: loads)
     found = _samples(metrics)
@@ -137,6 +140,10 @@ def test_the_engine_is_read_when_scraped() -> None:
     assert found["ionrouter_engine_running", label] == 3
     assert found["ionrouter_engine_blocks_free", label] == 5
     assert found["ionrouter_engine_waiting_tokens", label] == 70
+    assert found["ionrouter_engine_blocks_used", label] == 4
+    assert found["ionrouter_engine_preemptions_total", label] == 6
+    assert found["ionrouter_engine_step_seconds_total", label] == 1.5
+    assert found["ionrouter_engine_tier_out_bytes_total", label] == 3000
     loads.clear()
     assert ("ionrouter_engine_running", label) not in _samples(metrics)
 

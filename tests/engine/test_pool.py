@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ionrouter.engine import _ion
 from ionrouter.engine.ion import EngineClosed, SamplingParams
 from ionrouter.engine.loading import EngineSettings
 from ionrouter.engine.pool import EnginePool, NotReady
@@ -169,3 +170,67 @@ async def test_closing_while_loading_ends_quietly(tiny_model: Path, tmp_path: Pa
     async with pool_in(tmp_path) as pool:
         pool.prepare([settings_for(tiny_model)])
         await asyncio.sleep(0)
+
+
+def memory_of(weights: Path, **changes: object) -> EngineSettings:
+    """Settings of an engine whose second tier takes 60% of what is free: of two, one fits."""
+    tier = int(_ion.available_memory() * 0.6)
+    return settings_for(weights, kv_tier_bytes=tier, **changes)
+
+
+async def test_an_idle_model_leaves_its_memory_to_another_and_comes_back_when_it_is_asked_for(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    one, two = (memory_of(tiny_model, max_running=n, unload_when_idle=True) for n in (4, 8))
+    async with pool_in(tmp_path) as pool:
+        pool.prepare([one])
+        await pool.engine(one, wait_s=GUARD_S)
+        before = _ion.promised_memory()
+        pool.prepare([one, two])
+        await pool.engine(two, wait_s=GUARD_S)
+        assert _ion.promised_memory() < before * 1.5, "the memory of the first is free again"
+        load = pool.load_of(one)
+        assert (load.ready, load.reason) == (False, None), "cold: routing prices its load time"
+        assert load.load_s is not None and load.load_s > 0
+        pool.prepare([one, two])
+        assert pool.load_of(two).ready, "a reload of the routes wakes nobody"
+        async with pool.lease(one, wait_s=GUARD_S) as engine:
+            assert engine.load().ready
+            assert not pool.load_of(two).ready
+
+
+async def test_a_model_in_use_is_not_unloaded_and_the_other_is_told_what_it_needs(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    one, two = (memory_of(tiny_model, max_running=n, unload_when_idle=True) for n in (4, 8))
+    async with pool_in(tmp_path, retry_wait_s=0.05) as pool:
+        pool.prepare([one])
+        async with pool.lease(one, wait_s=GUARD_S):
+            pool.prepare([one, two])
+            with pytest.raises(NotReady, match=r"too little memory .* \d+ bytes needed, \d+ available"):
+                await pool.engine(two, wait_s=GUARD_S)
+            assert pool.load_of(one).ready
+        for _ in range(1000):  # it is idle now, and the other tries again
+            if pool.load_of(two).ready:
+                break
+            await asyncio.sleep(0.05)
+        assert pool.load_of(two).ready
+
+
+async def test_a_model_that_may_not_be_unloaded_keeps_its_memory(tiny_model: Path, tmp_path: Path) -> None:
+    one, two = (memory_of(tiny_model, max_running=n) for n in (4, 8))
+    async with pool_in(tmp_path) as pool:
+        pool.prepare([one])
+        await pool.engine(one, wait_s=GUARD_S)
+        pool.prepare([one, two])
+        (reason,) = await asyncio.wait_for(pool.wait_ready(), GUARD_S)
+        assert "too little memory" in reason
+        assert pool.load_of(one).ready
+
+
+async def test_engines_without_a_stated_kv_memory_get_equal_shares(tiny_model: Path, tmp_path: Path) -> None:
+    wanted = [settings_for(tiny_model, kv_memory_bytes=None, max_running=n) for n in (2000, 2001)]
+    async with pool_in(tmp_path) as pool:
+        pool.prepare(wanted)
+        one, two = [await pool.engine(settings, wait_s=GUARD_S) for settings in wanted]
+        assert one.kv_bytes == pytest.approx(two.kv_bytes, rel=0.1)

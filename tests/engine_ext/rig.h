@@ -56,13 +56,35 @@ struct Answer {
   std::vector<ion::TokenLogprobs> logprobs;
 };
 
+// What the engine owns and frees with its close; the fake runner behind it stays for questions.
+class Handle : public ion::Runner {
+ public:
+  explicit Handle(std::shared_ptr<fake::Runner> runner) : runner_(std::move(runner)) {}
+  const ion::Caps& caps() const override { return runner_->caps(); }
+  void submit(ion::Step step) override { runner_->submit(std::move(step)); }
+  void upload_masks(uint64_t epoch, std::vector<ion::Mask> masks) override {
+    runner_->upload_masks(epoch, std::move(masks));
+  }
+  bool poll(ion::StepResult& result, bool wait) override { return runner_->poll(result, wait); }
+  ion::Ticket copy_out(ion::BlockId block, ion::HostBlock host) override {
+    return runner_->copy_out(block, host);
+  }
+  ion::Ticket copy_in(ion::HostBlock host, ion::BlockId block) override {
+    return runner_->copy_in(host, block);
+  }
+  ion::CopyState done(ion::Ticket ticket, bool wait) override { return runner_->done(ticket, wait); }
+
+ private:
+  std::shared_ptr<fake::Runner> runner_;
+};
+
 class Rig {
  public:
   explicit Rig(Setup setup = {}) : setup_(setup) {
-    auto runner =
-        std::make_unique<fake::Runner>(setup.caps, setup.model, setup.seed, setup.faults, setup.max_delay_us);
-    runner_ = runner.get();
-    engine_ = std::make_unique<ion::Engine>(std::move(runner), token_bytes(), kStopIds, setup.options);
+    runner_ =
+        std::make_shared<fake::Runner>(setup.caps, setup.model, setup.seed, setup.faults, setup.max_delay_us);
+    engine_ = std::make_unique<ion::Engine>(std::make_unique<Handle>(runner_), token_bytes(), kStopIds,
+                                            setup.options);
   }
   ~Rig() {
     runner_->resume();
@@ -140,7 +162,7 @@ class Rig {
   }
 
   Setup setup_;
-  fake::Runner* runner_ = nullptr;
+  std::shared_ptr<fake::Runner> runner_;
   std::unique_ptr<ion::Engine> engine_;
   std::map<uint64_t, Answer> answers_;
   std::vector<uint64_t> ended_;

@@ -88,6 +88,22 @@ def test_an_ion_endpoint_has_its_weights_and_what_the_engine_honours() -> None:
     assert ion.upstream_model == "m.gguf"
 
 
+def test_an_ion_endpoint_may_have_a_second_tier_share_prefixes_and_leave_memory_when_idle() -> None:
+    plain = offer("weights: m.gguf", "local").local
+    assert plain is not None
+    assert (plain.kv_tier_bytes, plain.kv_tier_folder) == (0, "")
+    assert (plain.prefix_cache, plain.unload) == ("isolate", "never")
+    local = offer(
+        "weights: m.gguf, kv_tier: { bytes: 4GiB, path: kv }, prefix_cache: shared, unload: idle", "local"
+    ).local
+    assert local is not None
+    assert (local.kv_tier_bytes, local.kv_tier_folder) == (4 << 30, "/etc/ionrouter/kv")
+    assert (local.prefix_cache, local.unload) == ("shared", "idle")
+    memory = offer("weights: m.gguf, kv_tier: { bytes: 1GiB }", "local").local
+    assert memory is not None
+    assert (memory.kv_tier_bytes, memory.kv_tier_folder) == (1 << 30, "")
+
+
 def test_paths_of_weights_start_at_the_file() -> None:
     assert offer("weights: ../m.gguf", "local").local.weights == "/etc/m.gguf"  # type: ignore[union-attr]
     assert offer("weights: /abs/m.gguf", "local").local.weights == "/abs/m.gguf"  # type: ignore[union-attr]

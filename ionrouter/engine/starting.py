@@ -1,0 +1,65 @@
+"""From settings to a C++ engine that runs: weights, KV memory, second tier. Blocking: for a thread.
+
+Knows what fits beside the process's other engines; knows no requests and no event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ionrouter.engine.kv_memory import Neighbours, TooLittleMemory, choose_kv_bytes, free_memory_bytes
+from ionrouter.engine.loading import EngineSettings, LoadedModel, fetch_weights, load_from
+from ionrouter.errors import ConfigError
+
+# Weights and KV of a model are taken together: who loads next sees what is left. Fetching is not held up.
+_one_at_a_time = threading.Lock()
+
+
+def start_engine(
+    settings: EngineSettings, *, cache: Path, progress: bool, neighbours: Callable[[], Neighbours]
+) -> tuple[LoadedModel, Any]:
+    """Fetch, load and start; returns the model and its `_ion.Engine`. Raises ConfigError."""
+    path = fetch_weights(settings, cache=cache, progress=progress)
+    with _one_at_a_time:
+        loaded = load_from(path, settings)
+        return loaded, _start(loaded, settings, neighbours)
+
+
+def _start(loaded: LoadedModel, settings: EngineSettings, neighbours: Callable[[], Neighbours]) -> Any:
+    from ionrouter.engine import _ion
+
+    kv_bytes = settings.kv_memory_bytes or choose_kv_bytes(
+        loaded.config,
+        settings.numerics,
+        settings.max_running,
+        weight_bytes=loaded.model.weight_bytes,
+        free_bytes=min(free_memory_bytes(), _ion.available_memory()),
+        neighbours=neighbours(),
+    )
+    table = loaded.tokenizer.token_bytes(int(loaded.config["vocab_size"]))
+    options = {
+        "kv_memory_bytes": kv_bytes,
+        "max_running": settings.max_running,
+        "cache_identity": loaded.identity,
+        "tier_bytes": settings.kv_tier_bytes,
+        "tier_folder": settings.kv_tier_folder,
+    }
+    if settings.kv_tier_folder:
+        _make_folder(settings.kv_tier_folder)
+    try:
+        return _ion.Engine(loaded.model, table, list(loaded.tokenizer.stop_ids), options)
+    except _ion.MemoryShort as error:
+        raise TooLittleMemory(f"{settings.weights}: the engine does not start: {error}") from error
+    except (ValueError, MemoryError) as error:
+        raise ConfigError(f"{settings.weights}: the engine does not start: {error}") from error
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"kv_tier: the folder {path} cannot be made: {error.strerror}") from error
