@@ -148,7 +148,8 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     ion = IonProvider(settings.cache_dir, progress=True)
     outgoing = Outgoing(max_connections=settings.max_upstream_connections)
     openai = OpenAIProvider(env, redact=redactor, outgoing=outgoing)
-    litellm = LiteLLMProvider(env, settings.state_dir, redact=redactor)
+    tables = settings.cache_dir / "litellm"
+    litellm = LiteLLMProvider(env, settings.state_dir, redact=redactor, relay=openai, tables=tables)
     clients: dict[ProviderType, ProviderClient] = {
         "ion": ion,
         "openai": openai,

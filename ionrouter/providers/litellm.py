@@ -16,15 +16,18 @@ from ionrouter.errors import ConfigError, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.litellm_body import build_call
+from ionrouter.providers.litellm_carrier import Carrier
 from ionrouter.providers.litellm_errors import read_litellm_error
 from ionrouter.providers.litellm_link import Call
 from ionrouter.providers.litellm_process import WorkerProcess
 from ionrouter.providers.normalise import StreamNormaliser, complete
+from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.providers.outgoing import name_problem, url_problem
 from ionrouter.providers.upstream_body import count_choices
 from ionrouter.redact import Redactor
 from ionrouter.routing.table import Provider
-from ionrouter.schema.events import Chunk, ProviderEvent
+from ionrouter.schema import json
+from ionrouter.schema.events import Chunk, ProviderBatch, ProviderEvent, flat
 from ionrouter.schema.request import WHOLE_KINDS
 
 
@@ -38,11 +41,16 @@ class LiteLLMProvider:
         *,
         redact: Redactor | None = None,
         clock: Callable[[], float] = time.time,
+        relay: OpenAIProvider | None = None,
+        tables: Path | None = None,
     ) -> None:
+        """`relay` carries what has a proved recipe, kept in the folder `tables`; without it nothing is."""
         self._env = env
         self._redact = redact or Redactor()
         self._clock = clock  # wall clock, for dates in Retry-After
         self.worker = WorkerProcess(env, state_dir)
+        self._relay = relay
+        self.carrier = Carrier(self.worker, tables)
 
     async def start(self) -> None:
         """Begin starting the worker; does not wait for litellm's import."""
@@ -54,22 +62,50 @@ class LiteLLMProvider:
 
     async def close(self) -> None:
         """End the worker; open calls end with an UpstreamError."""
+        await self.carrier.close()
         await self.worker.close()
 
     async def stream(self, request: UpstreamRequest) -> AsyncGenerator[ProviderEvent, None]:
-        """Have the worker send the request; closing the iterator cancels it there and upstream."""
+        """Send the request once; closing the iterator cancels it upstream."""
+        async with aclosing(flat(self.batches(request))) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event  # type: ignore[misc]
+
+    async def batches(self, request: UpstreamRequest) -> AsyncGenerator[ProviderBatch, None]:
+        """The same in batches: carried by the front where a recipe is proved, else by the worker."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
-        call = await self._call(request, errors)
+        try:
+            content = build_call(request, self._key(request))
+        except ConfigError as error:
+            raise errors.refused("config", str(error)) from error
+        async with aclosing(self._sent(request, content, errors)) as batches:
+            async for batch in batches:
+                yield batch
+
+    def _sent(
+        self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader
+    ) -> AsyncGenerator[ProviderBatch, None]:
+        if self._relay is None or not _may_be_carried(request):
+            return self._worked(request, content, errors)
+        recipe = self.carrier.recipe(content)
+        if recipe is None:
+            return self._worked(request, content, errors)
+        headers = recipe.headers_with(content["api_key"])
+        return self._relay.carry(request, recipe.url, headers, json.dumps(recipe.body(content)))
+
+    async def _worked(
+        self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader
+    ) -> AsyncGenerator[ProviderBatch, None]:
+        call = await self._call(request, content, errors)
         try:
             async with aclosing(self._events(call, request, errors)) as events:
                 async for event in events:
-                    yield event
+                    yield [event]
         finally:
             call.close()
 
-    async def _call(self, request: UpstreamRequest, errors: ErrorReader) -> Call:
+    async def _call(self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader) -> Call:
         try:
-            content = build_call(request, self._key(request))
             await _check_address(request.endpoint.provider)
         except ConfigError as error:
             raise errors.refused("config", str(error)) from error
@@ -122,6 +158,11 @@ class LiteLLMProvider:
             raise ConfigError(f"{variable} holds a line break or NUL")
         self._redact.register(key)
         return key
+
+
+def _may_be_carried(request: UpstreamRequest) -> bool:
+    options = {**request.endpoint.provider.options, **request.endpoint.options}
+    return options.get("carrier", "auto") not in ("off", False)  # YAML reads a bare off as false
 
 
 async def _check_address(provider: Provider) -> None:

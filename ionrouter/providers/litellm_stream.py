@@ -13,7 +13,7 @@ from typing import Any
 from ionrouter.schema import json
 
 CONNECT_S: ContextVar[float | None] = ContextVar("connect_s", default=None)  # of the call under way
-_RAW_HANDLER = "OpenAIChatCompletionStreamingHandler"
+RAW_HANDLER = "OpenAIChatCompletionStreamingHandler"
 _SDK_STREAM = "AsyncStream"
 _RERANK_OPTIONS = ("model", "api_key", "api_base", "num_retries", "max_retries", "logger_fn")
 _SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data", "rerank": "results"}
@@ -39,7 +39,7 @@ async def stream_payloads(litellm: Any, call: dict[str, Any]) -> AsyncGenerator[
             await wrapper.fetch_stream()
         stream = getattr(wrapper, "completion_stream", None)
         names = {cls.__name__ for cls in type(stream).__mro__}
-        if _RAW_HANDLER in names:
+        if RAW_HANDLER in names:
             frames = _raw_frames(stream)
         elif _SDK_STREAM in names:
             frames = _sdk_frames(stream)
@@ -49,6 +49,11 @@ async def stream_payloads(litellm: Any, call: dict[str, Any]) -> AsyncGenerator[
             yield frame
     finally:
         await _close(wrapper)
+
+
+async def open_call(litellm: Any, call: dict[str, Any]) -> Any:
+    """Make the call as both ways to an answer do; returns what litellm returns."""
+    return await _call(litellm, call, {})
 
 
 async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ionrouter.providers.frames import WINDOW_BYTES, encode, read_frame
 from ionrouter.providers.litellm_errors import describe
+from ionrouter.providers.litellm_proof import CAPTURED, keep, prove
 from ionrouter.providers.litellm_stream import CONNECT_S, raw_answer, stream_payloads
 
 
@@ -53,6 +54,8 @@ def _mend_clients() -> None:
     send = httpx.AsyncClient.send
 
     async def send_once(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
+        if (seen := CAPTURED.get()) is not None:
+            keep(request, seen)
         if (connect_s := CONNECT_S.get()) is not None:
             deadlines = {**request.extensions.get("timeout", {}), "connect": connect_s}
             request.extensions = {**request.extensions, "timeout": deadlines}
@@ -98,7 +101,10 @@ class Worker:
     async def _run(self, number: int, call: dict[str, Any]) -> None:
         window = self._windows[number]
         try:
-            if call["stream"]:
+            if call.get("prove"):
+                proof = await prove(self._litellm, call)
+                await self._send(number, {"op": "whole", "payload": proof}, window)
+            elif call["stream"]:
                 async with aclosing(stream_payloads(self._litellm, call)) as frames:
                     async for frame in frames:
                         await self._send(number, frame, window)

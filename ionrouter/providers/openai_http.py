@@ -68,6 +68,36 @@ class OpenAIProvider:
         """The same, with all that one read brought together in one batch."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
         response = await self._post(request, errors)
+        async with aclosing(self._relayed(request, errors, response)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def carry(
+        self, request: UpstreamRequest, url: str, headers: Mapping[str, str], data: bytes
+    ) -> AsyncGenerator[ProviderBatch, None]:
+        """Send a request that was built elsewhere to an upstream that answers in OpenAI's shape."""
+        errors = ErrorReader(request.endpoint.provider.name, self._redact)
+        endpoint = request.endpoint
+        try:
+            response = await self._outgoing.send(
+                "POST",
+                url,
+                headers,
+                data,
+                allow_http=endpoint.provider.allow_http,
+                connect_s=endpoint.timeouts.connect_s,
+            )
+        except ConfigError as error:
+            raise errors.refused("config", str(error)) from error
+        except (HttpFault, OSError, ValueError) as error:
+            raise read_transport_error(error, errors) from error
+        async with aclosing(self._relayed(request, errors, response)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _relayed(
+        self, request: UpstreamRequest, errors: ErrorReader, response: Answer
+    ) -> AsyncGenerator[ProviderBatch, None]:
         is_whole = False
         try:
             await self._check_status(response, errors)

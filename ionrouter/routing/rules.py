@@ -41,7 +41,7 @@ _ION_FIELDS = (
 # What `options` may hold by provider type; None: anything (the script of a trial).
 _OPTIONS: dict[ProviderType, tuple[str, ...] | None] = {
     "ion": (),
-    "litellm": ("max_tokens_field",),
+    "litellm": ("max_tokens_field", "carrier"),
     "openai": ("max_tokens_field",),
     "fake": None,
 }

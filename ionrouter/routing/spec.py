@@ -140,7 +140,7 @@ class ProviderSpec(Spec):
     options: dict[str, Any] = Field(
         default={},
         description="Of the type. openai, litellm: max_tokens_field, the one name of the cap on new tokens "
-        "that the server takes; fake: the script.",
+        "that the server takes; litellm: carrier, off sends every call through litellm; fake: the script.",
     )
 
 

@@ -1,0 +1,83 @@
+"""Proofs: has litellm build requests that never leave, and derives a recipe from them. Runs in the worker.
+
+A recipe is handed out only when it explains two requests that litellm built, for the call itself and for
+one of the same signature with other words and numbers.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+from ionrouter.providers.litellm_recipe import KEY, derive, explains
+from ionrouter.providers.litellm_shape import varied
+from ionrouter.providers.litellm_stream import RAW_HANDLER, open_call
+from ionrouter.schema import json
+
+CAPTURED: ContextVar[list[dict[str, Any]] | None] = ContextVar("captured", default=None)
+
+
+class NeverSent(Exception):
+    """Stands where an answer would be: the request was written down instead of sent."""
+
+
+def keep(request: Any, seen: list[dict[str, Any]]) -> None:
+    """Write an httpx request down; raises NeverSent always."""
+    headers = {name: value for name, value in request.headers.items()}
+    content = {"method": request.method, "url": str(request.url), "headers": headers}
+    seen.append({**content, "body": json.loads(request.content)})
+    raise NeverSent
+
+
+async def prove(litellm: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """Return {"recipe": its JSON} or {"recipe": None, "why": words} for a call with a key's stand-in."""
+    if why := _unfit(litellm, call):
+        return {"recipe": None, "why": why}
+    other = varied(call)
+    sent, other_sent = await _captured(litellm, call), await _captured(litellm, other)
+    if sent is None or other_sent is None:
+        return {"recipe": None, "why": "litellm sent nothing through httpx, or more than one request"}
+    recipe = derive(call, sent)
+    if isinstance(recipe, str):
+        return {"recipe": None, "why": recipe}
+    if not explains(recipe, call, sent) or not explains(recipe, other, other_sent):
+        return {"recipe": None, "why": "values are translated"}
+    return {"recipe": recipe.as_json()}
+
+
+def _unfit(litellm: Any, call: dict[str, Any]) -> str | None:
+    """Answers of these providers are handed on as they came (litellm_stream.py); others are translated."""
+    if call["kind"] != "chat":
+        return "not chat"
+    name, _, model = call["model"].partition("/")
+    if name not in {provider.value for provider in litellm.LlmProviders}:
+        return "a provider unknown to litellm"
+    config = litellm.ProviderConfigManager.get_provider_chat_config(
+        model=model, provider=litellm.LlmProviders(name)
+    )
+    if not _names(type(config)) & {"OpenAIGPTConfig", "OpenAIConfig"}:
+        return "another shape than OpenAI's"
+    if name in litellm.openai_compatible_providers:
+        return None
+    reads = config.get_model_response_iterator(iter(()), sync_stream=True)
+    return None if RAW_HANDLER in _names(type(reads)) else "answers are translated"
+
+
+def _names(cls: type) -> set[str]:
+    return {base.__name__ for base in cls.__mro__}
+
+
+async def _captured(litellm: Any, call: dict[str, Any]) -> dict[str, Any] | None:
+    seen: list[dict[str, Any]] = []
+    token = CAPTURED.set(seen)
+    try:
+        # A copy: litellm writes into what it is given.
+        copied = json.loads(json.dumps({**call, "api_key": KEY}))
+        wrapper = await open_call(litellm, copied)
+        if call["stream"] and hasattr(wrapper, "fetch_stream"):
+            await wrapper.fetch_stream()
+    except Exception:  # NeverSent comes out as any of litellm's classes; `seen` says what happened
+        pass
+    finally:
+        CAPTURED.reset(token)
+    return seen[0] if len(seen) == 1 else None
