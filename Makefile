@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 
 CLIENT_ENVIRONMENTS = $(patsubst %,.venv-clients/%/.installed,openrouter langchain)
 
-.PHONY: serve test test-clients lint format build lock bench clean
+.PHONY: serve test test-clients sanitize lint format build lock bench clean
 
 serve: $(VENV)/.installed
 	$(BIN)/ionrouter serve $(ARGS)
@@ -22,6 +22,12 @@ test: $(VENV)/.test-installed tests/clients/node/node_modules/.installed
 # The clients that bring packages of their own, each in its own environment; `make test` has the others.
 test-clients: $(VENV)/.test-installed $(CLIENT_ENVIRONMENTS) tests/clients/node/node_modules/.installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m clients tests/clients $(PYTEST_ARGS)
+
+# The core's tests, its stress among them, and the runner's, under the thread sanitizer and under those of
+# addresses and undefined behaviour; two builds of a minute each.
+SANITIZERS = thread address,undefined
+sanitize: $(VENV)/.test-installed
+	PATH=$(abspath $(BIN)):$$PATH tests/engine_ext/sanitize.sh $(JOBS) $(SANITIZERS)
 
 lint: $(VENV)/.test-installed
 	$(BIN)/ruff check ionrouter tests

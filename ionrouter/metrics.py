@@ -55,26 +55,20 @@ class Metrics:
             "hedge, shadow or probe.",
             ["endpoint", "failure", "stage", "role"],
         )
-        self._first_token = Histogram(
+        self._first_token = self._histogram(
             "ionrouter_first_token_seconds",
             "From the start of an attempt to its first usable event.",
-            ["endpoint"],
-            buckets=FIRST_TOKEN_BUCKETS,
-            registry=self.registry,
+            *(["endpoint"], FIRST_TOKEN_BUCKETS),
         )
-        self._total = Histogram(
+        self._total = self._histogram(
             "ionrouter_request_seconds",
             "From a request's arrival to its end.",
-            ["endpoint", "stream"],
-            buckets=TOTAL_BUCKETS,
-            registry=self.registry,
+            *(["endpoint", "stream"], TOTAL_BUCKETS),
         )
-        self._token = Histogram(
+        self._token = self._histogram(
             "ionrouter_token_seconds",
             "Between tokens after the first, the mean of a streamed answer.",
-            ["endpoint"],
-            buckets=TOKEN_BUCKETS,
-            registry=self.registry,
+            *(["endpoint"], TOKEN_BUCKETS),
         )
         self._tokens = self._counter(
             "ionrouter_tokens",
@@ -101,11 +95,13 @@ class Metrics:
             "State database: write_failed (tried again), checkpoint_failed, refused (queue full), dropped.",
             ["what"],
         )
-        self.in_flight = Gauge(
-            "ionrouter_requests_in_flight", "Requests being served.", registry=self.registry
-        )
+        name = "ionrouter_requests_in_flight"
+        self.in_flight = Gauge(name, "Requests being served.", registry=self.registry)
         self.registry.register(EngineCollector(engine_loads))
         self.registry.register(RoutingCollector(routing))
+
+    def _histogram(self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -83,9 +83,9 @@ KvStore::KvStore(KvStoreOptions options, KvBlocks blocks)
   if (options_.folder.empty()) {
     memory_ = Memory(num_bytes, "the second KV tier");
   } else {
+    require_disk(options_.folder, num_bytes);
     memory_ = Memory(options_.block_bytes, "the second KV tier");
     checksums_.resize(static_cast<size_t>(options_.num_blocks));
-    require_disk(options_.folder, num_bytes);
     file_ = open_unnamed(options_.folder);
   }
   thread_ = std::thread([this] { work(); });
