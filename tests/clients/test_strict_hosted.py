@@ -17,12 +17,14 @@ from tests.support.upstream import Script, Upstream, response, sse, together_jso
 
 ROUTES = """
 providers:
-  up: {{ type: litellm, name: Up, litellm_provider: together_ai, base_url: {up}, keys: [UP_KEY] }}
+  up:
+    {{ type: litellm, name: Up, litellm_provider: together_ai, base_url: {up}, keys: [UP_KEY],
+       options: {{ carrier: "off" }} }}
 models:
   m: {{ endpoints: [ {{ provider: up, model: u, cooldown: 0, prices: {{ prompt: 1, completion: 2 }} }} ] }}
 """
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
-# litellm refuses these by itself, so the caller gets a 502.
+# litellm refuses these by itself (what the front carries is healed, as from type openai), so the caller gets a 502.
 REFUSED = {"foreign role"}
 
 
