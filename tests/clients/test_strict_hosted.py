@@ -24,7 +24,7 @@ models:
   m: {{ endpoints: [ {{ provider: up, model: u, cooldown: 0, prices: {{ prompt: 1, completion: 2 }} }} ] }}
 """
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
-# litellm refuses these by itself (what the front carries is healed, as from type openai), so the caller gets a 502.
+# litellm refuses these by itself, so the caller gets a 502; what the front carries is healed.
 REFUSED = {"foreign role"}
 
 
