@@ -36,6 +36,7 @@ from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
 from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import StatsBook
+from ionrouter.stats_keeper import StatsKeeper
 from ionrouter.store.database import Database, Link, StoreFault
 from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row
 from ionrouter.store.instance import Instance, claim
@@ -87,6 +88,10 @@ class Service:
             asyncio.create_task(self.reloader.discover(), name="discover-models"),
             asyncio.create_task(self.router.prober.run(), name="probe-endpoints"),
         ]
+        keeper = None
+        if ledger.writer is not None and ledger.instance is not None:
+            keeper = StatsKeeper(self.edge.stats, ledger.writer, ledger.instance.name)
+            tasks.append(asyncio.create_task(keeper.run(), name="keep-statistics"))
         yield
         if self._worker is not None:
             tasks.append(self._worker)
@@ -94,6 +99,8 @@ class Service:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.router.aside.close()
+        if keeper is not None:
+            await keeper.flush()
         for client in (self.ion, self.litellm, self.openai):
             await client.close()
         await self.accounts.close()

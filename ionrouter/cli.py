@@ -70,15 +70,7 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("model")
     add.add_argument("--provider", help="slug in routes.yaml (default: every one that is known to have it)")
     add.add_argument("--as", dest="upstream", metavar="NAME", help="the provider's own name of the model")
-    stats = command("stats", run_stats, "show a running server's latency, throughput and uptime per route")
-    stats.add_argument("model", nargs="?")
-    stats.add_argument(
-        "--role",
-        choices=("main", "shadow", "probe"),
-        default="main",
-        help="whose requests; default: callers'",
-    )
-    _add_url(stats)
+    _add_stats(command("stats", run_stats, "show a running server's latency, throughput, uptime per route"))
     _add_simulate(command("simulate", run_simulate, "compare strategies in a made-up world, in virtual time"))
     command("store", run_store, "bring the state database up to date and say what is in it")
     _add_bench(command("bench", _needs_bench, "measure what this router costs on this machine"))
@@ -88,6 +80,21 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_url(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--url", help="the running server (default: IONROUTER_HOST and IONROUTER_PORT)")
+
+
+def _add_stats(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("model", nargs="?")
+    for name in ("endpoint", "provider", "class", "key"):
+        sub.add_argument(f"--{name}", help="only these, separated by commas")
+    sub.add_argument("--role", choices=("main", "shadow", "probe"), help="whose requests (default: callers')")
+    sub.add_argument(
+        "--by", default="endpoint", help="endpoint, model, provider, stream, class, key; several"
+    )
+    sub.add_argument("--window", default="30m", help="1m to 31d (default 30m)")
+    sub.add_argument("--json", dest="form", action="store_const", const="json", default="table")
+    sub.add_argument("--csv", dest="form", action="store_const", const="csv")
+    sub.add_argument("--watch", action="store_true", help="draw again every two seconds")
+    _add_url(sub)
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -276,7 +283,16 @@ def run_stats(args: argparse.Namespace) -> int:
     """Print the running server's figures as a table."""
     from ionrouter.commands import stats
 
-    return stats.run(_settings(args), url=args.url, model=args.model, role=args.role)
+    names = ("model", "endpoint", "provider", "class", "key", "role")
+    return stats.run(
+        _settings(args),
+        url=args.url,
+        filters={name: getattr(args, name) for name in names},
+        group_by=args.by,
+        window=args.window,
+        form=args.form,
+        is_watched=args.watch,
+    )
 
 
 def run_keys_create(args: argparse.Namespace) -> int:

@@ -96,6 +96,7 @@ class Errand:
             cost=cost,
             max_gap_s=tally.max_gap_s,
             is_usage_estimated=is_estimated,
+            prompt_tokens=self.request.prompt_tokens,
             finish_reason=tally.finish_reason,
             native_finish_reason=tally.native_finish_reason,
             upstream_id=tally.upstream_id,

@@ -193,7 +193,7 @@ def test_stats_show_a_running_servers_percentiles(server: Server) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = [line for line in done.stdout.splitlines() if "fake/acme/m" in line]
     assert " 6 " in row
-    assert "100.0 %" in row
+    assert " 100.0 " in row
     assert "FAR_API_KEY is unset" in done.stdout
     assert "-" not in row.replace("fake/acme/m", "")
 

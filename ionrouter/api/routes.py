@@ -15,6 +15,7 @@ from ionrouter.api import (
     operations,
     rerank,
     responses_api,
+    stats,
 )
 from ionrouter.api.doors import Doors, Handler, decorate, expect
 from ionrouter.api.guard import Access
@@ -52,6 +53,7 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("GET", "/activity", analytics.get_activity, Access.MANAGEMENT),
     ("POST", "/analytics/query", analytics.query_analytics, Access.MANAGEMENT),
     ("GET", "/analytics/meta", analytics.get_meta, Access.MANAGEMENT),
+    ("GET", "/stats/routes", stats.routes, Access.ANY_KEY),
     ("POST", "/routing/explain", operations.explain, Access.ANY_KEY),
     ("POST", "/admin/reload", operations.reload, Access.MANAGEMENT),
 )

@@ -30,6 +30,14 @@ def server_url(settings: Settings, url: str | None) -> str:
 
 def ask(settings: Settings, base: str, path: str, body: Any = None) -> Any:
     """GET, or POST with a body; raises ServerUnreachable, or ConfigError with the server's own message."""
+    try:
+        return json.loads(ask_text(settings, base, path, body))
+    except ValueError:
+        raise ConfigError(f"{base} is no ionrouter: its answer is not JSON") from None
+
+
+def ask_text(settings: Settings, base: str, path: str, body: Any = None) -> str:
+    """The same, with the answer as it is."""
     request = urllib.request.Request(f"{base}{path}", headers=_headers(settings, base))
     if body is not None:
         request.data = json.dumps(body).encode()
@@ -37,14 +45,14 @@ def ask(settings: Settings, base: str, path: str, body: Any = None) -> Any:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
-            return json.load(answer)
+            return str(answer.read().decode())
     except urllib.error.HTTPError as error:
         raise ConfigError(f"{base}: {_message(error)}") from None
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise ServerUnreachable(f"no server answers at {base}: {reason}") from None
-    except ValueError:
-        raise ConfigError(f"{base} is no ionrouter: its answer is not JSON") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{base} is no ionrouter: its answer is no text") from None
 
 
 def _headers(settings: Settings, base: str) -> dict[str, str]:

@@ -1,57 +1,132 @@
-"""`ionrouter stats`: a running server's percentiles per route, from the same API its clients read."""
+"""`ionrouter stats`: a running server's figures per route, from the same API its clients read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
+from urllib.parse import urlencode
 
+from rich.live import Live
 from rich.table import Table
 
-from ionrouter.commands.client import ask, server_url
+from ionrouter.commands.client import ask, ask_text, server_url
 from ionrouter.commands.console import make_console
 from ionrouter.settings import Settings
 
-PERCENTILES = ("p50", "p75", "p90", "p99")
+PERCENTILES = ("p50", "p90", "p99")
+_BARS = "▁▂▃▄▅▆▇█"
+_STEPS = 30  # bars of a sparkline at most
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+WATCH_S = 2.0
 
 
-def run(settings: Settings, *, url: str | None, model: str | None, role: str = "main") -> int:
-    """Print one row an endpoint; a dash where fewer than five requests speak."""
+def run(
+    settings: Settings,
+    *,
+    url: str | None,
+    filters: Mapping[str, str | None],
+    group_by: str = "endpoint",
+    window: str = "30m",
+    form: str = "table",
+    is_watched: bool = False,
+) -> int:
+    """Print one row a group; a dash where fewer than five requests speak. `form`: table, json or csv."""
     base = server_url(settings, url)
-    whose = "" if role == "main" else f" of {role}s"
-    table = Table(title=f"last 30 minutes{whose} at {base}; ttft in ms", title_justify="left")
-    table.add_column("endpoint", no_wrap=True)
-    for figure in ("requests", "uptime"):
-        table.add_column(figure, justify="right")
-    for name in PERCENTILES:
-        table.add_column(f"ttft {name}", justify="right")
-    for name in PERCENTILES:
-        table.add_column(f"tok/s {name}", justify="right")
-    for endpoint in _endpoints(settings, base, model, role):
-        table.add_row(*_row(endpoint))
-    make_console().print(table)
-    return 0
+    query = {"window": window, "group_by": group_by, **{k: v for k, v in filters.items() if v}}
+    if form == "csv":
+        print(ask_text(settings, base, _path({**query, "format": "csv"})), end="")
+        return 0
+    if form == "json":
+        print(json.dumps(ask(settings, base, _path(query)), indent=2))
+        return 0
+    if not is_watched:
+        make_console().print(_table(settings, base, query))
+        return 0
+    with Live(_table(settings, base, query), console=make_console(), auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_S)
+            live.update(_table(settings, base, query), refresh=True)
 
 
-def _endpoints(settings: Settings, base: str, model: str | None, role: str) -> Iterator[Mapping[str, Any]]:
-    models = [model] if model else [row["id"] for row in ask(settings, base, "/api/v1/models")["data"]]
-    for name in models:
-        path = f"/api/v1/models/{name}/endpoints?role={role}"
-        yield from ask(settings, base, path)["data"]["endpoints"]
+def _path(query: Mapping[str, str]) -> str:
+    return "/api/v1/stats/routes?" + urlencode(query)
 
 
-def _row(endpoint: Mapping[str, Any]) -> list[str]:
-    if endpoint["disabled"]:
-        return [endpoint["endpoint_id"], endpoint["disabled"], *[""] * 9]
-    uptime = endpoint["uptime_last_30m"]
-    workload = endpoint["perf_last_30m_by_workload"]["text_generation"]
+def _table(settings: Settings, base: str, query: Mapping[str, str]) -> Table:
+    groups = query["group_by"].split(",")
+    whole = ask(settings, base, _path(query))
+    resolution = resolution_of(query["window"])
+    steps = ask(settings, base, _path({**query, "resolution": resolution}))["data"]
+    table = Table(title=f"last {query['window']} at {base}", title_justify="left")
+    for name in groups:
+        table.add_column(name, no_wrap=True)
+    for heading in ("requests", "errors", "uptime %", "cost"):
+        table.add_column(heading, justify="right")
+    for heading in ("ttft", "tok/s"):
+        for name in PERCENTILES:
+            table.add_column(f"{heading} {name}", justify="right")
+    table.add_column(f"requests by {resolution}", no_wrap=True)
+    rows = whole["data"]
+    for row in rows:
+        mine = [step for step in steps if all(step[name] == row[name] for name in groups)]
+        width_s = {"minute": 60, "hour": 3600, "day": 86_400}[resolution]
+        series = _filled(mine, whole["since"], whole["until"], width_s)
+        table.add_row(*_cells(row, groups), sparkline(series))
+    if groups == ["endpoint"]:
+        seen = {row["endpoint"] for row in rows}
+        for name, reason in _quiet(settings, base, query, seen):
+            table.add_row(f"{name}: {reason}" if reason else name, "0")
+    return table
+
+
+def _quiet(
+    settings: Settings, base: str, query: Mapping[str, str], seen: Set[str]
+) -> Iterator[tuple[str, str]]:
+    """Endpoints without traffic, and why where they take none."""
+    models = [row["id"] for row in ask(settings, base, "/api/v1/models")["data"]]
+    for model in [query["model"]] if "model" in query else models:
+        for endpoint in ask(settings, base, f"/api/v1/models/{model}/endpoints")["data"]["endpoints"]:
+            if endpoint["endpoint_id"] not in seen:
+                seen = seen | {endpoint["endpoint_id"]}
+                yield endpoint["endpoint_id"], endpoint["disabled"] or ""
+
+
+def _cells(row: Mapping[str, Any], groups: Sequence[str]) -> list[str]:
+    uptime = row["uptime"]
     return [
-        endpoint["endpoint_id"],
-        str(workload["request_count"]),
-        "-" if uptime is None else f"{uptime:.1f} %",
-        *_figures(endpoint["latency_last_30m"]),
-        *_figures(endpoint["throughput_last_30m"]),
+        *(row[name] or "(none)" for name in groups),
+        str(row["requests"]),
+        str(row["errors"]),
+        "-" if uptime is None else f"{uptime:.1f}",
+        f"{row['cost']:.4f}",
+        *_figures(row["ttft_ms"], "{:.0f} ms"),
+        *_figures(row["throughput"], "{:.0f}"),
     ]
 
 
-def _figures(percentiles: Mapping[str, float] | None) -> list[str]:
-    return [f"{percentiles[name]:.0f}" if percentiles else "-" for name in PERCENTILES]
+def _figures(percentiles: Mapping[str, float | None], form: str) -> list[str]:
+    values = (percentiles[name] for name in PERCENTILES)
+    return ["-" if value is None else form.format(value) for value in values]
+
+
+def resolution_of(window: str) -> str:
+    """Choose bars so that there are at most 60 of them or days: `window` as the server takes it."""
+    seconds = float(window[:-1]) * _UNITS[window[-1]] if window[-1:] in _UNITS else float(window)
+    return "minute" if seconds <= 3600 else "hour" if seconds <= 2 * 86_400 else "day"
+
+
+def _filled(steps: Sequence[Mapping[str, Any]], since: float, until: float, width_s: int) -> list[int]:
+    """Requests of every step of the stretch, 0 where there were none."""
+    counts = {int(step["start"] // width_s): step["requests"] for step in steps}
+    return [counts.get(number, 0) for number in range(int(since // width_s), int(until // width_s) + 1)]
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """Draw values as bars from 0 to the largest; the latest `_STEPS` of them."""
+    shown = values[-_STEPS:]
+    most = max(shown, default=0)
+    if most == 0:
+        return ""
+    return "".join(" " if value == 0 else _BARS[(value * (len(_BARS) - 1)) // most] for value in shown)

@@ -107,6 +107,7 @@ class AttemptRecord:
     cost: Cost = field(default_factory=Cost)
     max_gap_s: float | None = None  # largest gap between tokens
     is_usage_estimated: bool = False  # the upstream reported none: characters / 4
+    prompt_tokens: int = 0  # estimated at arrival, for attempts without usage
     finish_reason: FinishReason | None = None  # of the choice that ended last
     native_finish_reason: str | None = None
     upstream_id: str | None = None  # the upstream's own name for its answer

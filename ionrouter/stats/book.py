@@ -1,17 +1,21 @@
-"""Per endpoint and streaming mode: how fast, how often, how reliably. What clients read, not what routes.
+"""Per endpoint, streaming mode and class: how fast, how often, how reliably. What clients read, not what
+routes.
 
 Routing looks at ionrouter.balancing.health, which forgets faster. Times are wall-clock seconds. Bounded:
-minutes for 48 hours, hours for 31 days, days for 400 days, for at most `max_endpoints` endpoints.
+minutes for 48 hours, hours for 31 days, days for 400 days, for at most `max_series` series; hours of the
+busiest 200 keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from ionrouter.errors import FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
+from ionrouter.stats.classes import CLASSES, RequestClass, class_of
+from ionrouter.stats.keys import KeyBook
 from ionrouter.stats.sketch import Sketch
 from ionrouter.stats.window import Bucket, Window
 
@@ -71,15 +75,26 @@ class Series:
         default_factory=lambda: (Window(60, 2880), Window(3600, 744), Window(86_400, 400))
     )
 
+    model_id: str = ""
+    provider_name: str = ""
+
     def record(self, attempt: AttemptRecord) -> None:
         """Take in one attempt, under the minute, hour and day in which it ended."""
         outcome = OK if attempt.failure is None else attempt.failure.value
         samples, ended_at = _samples(attempt), attempt.started_at + attempt.duration_s
+        self.model_id, self.provider_name = attempt.model_id, attempt.provider_name
         for window in self.windows:
             bucket = window.at(ended_at)
             if bucket is not None:
                 bucket.add(outcome, samples)
                 bucket.spend(attempt.usage, attempt.cost)
+
+    def measure(self, ended_at: float, samples: Mapping[str, float]) -> None:
+        """Add measurements that belong to an attempt already counted."""
+        for window in self.windows:
+            bucket = window.at(ended_at)
+            if bucket is not None:
+                bucket.measure(samples)
 
     def since(self, seconds: float, now: float) -> Bucket:
         """Merge the last `seconds` at the resolution for such a stretch."""
@@ -95,7 +110,13 @@ def resolution_of(seconds: float) -> int:
 _RESOLUTIONS = ((60, 3 * 3600.0), (3600, 7 * 86_400.0), (86_400, float("inf")))
 
 
-Key = tuple[str, bool, Purpose]  # endpoint id, stream, purpose
+class SeriesKey(NamedTuple):
+    """Whose series: attempts of these never mix, and merge in any combination."""
+
+    endpoint_id: str
+    stream: bool  # asked of the upstream
+    purpose: Purpose
+    request_class: RequestClass
 
 
 def _purpose(attempt: AttemptRecord) -> Purpose:
@@ -106,22 +127,43 @@ def _purpose(attempt: AttemptRecord) -> Purpose:
 class StatsBook:
     """All endpoints' series. `record` takes microseconds and never fails on an unknown endpoint."""
 
-    max_endpoints: int = 4096  # patterns let clients invent names: the longest idle goes first
-    _series: dict[Key, Series] = field(default_factory=dict)
+    max_series: int = 8192  # patterns let clients invent names: the longest idle goes first
+    keys: KeyBook = field(default_factory=KeyBook)
+    _series: dict[SeriesKey, Series] = field(default_factory=dict)
 
     def observe(self, record: RequestRecord) -> None:
-        """Take in every attempt of a request that ended."""
+        """Take in a request that ended, and every attempt of it."""
+        series = None
         for attempt in record.attempts:
-            self.record(attempt)
+            series = self._record(attempt)
+        if series is not None and record.served_endpoint and record.ttft_s is not None:
+            last = record.attempts[-1]  # the one that served
+            series.measure(last.started_at + last.duration_s, {"ttft_client_s": record.ttft_s})
+        self.keys.observe(record)
 
     def record(self, attempt: AttemptRecord) -> None:
         """Take in one attempt."""
-        key = (attempt.endpoint_id, attempt.stream, _purpose(attempt))
+        self._record(attempt)
+
+    def _record(self, attempt: AttemptRecord) -> Series:
+        prompt_tokens = attempt.usage.prompt_tokens if attempt.usage else attempt.prompt_tokens
+        key = SeriesKey(attempt.endpoint_id, attempt.stream, _purpose(attempt), class_of(prompt_tokens))
         series = self._series.pop(key, None) or Series()
         self._series[key] = series  # last in order: most recently used
         series.record(attempt)
-        if len(self._series) > 2 * self.max_endpoints:
+        if len(self._series) > self.max_series:
             del self._series[next(iter(self._series))]
+        return series
+
+    def items(self) -> tuple[tuple[SeriesKey, Series], ...]:
+        """Every series with its key."""
+        return tuple(self._series.items())
+
+    def series(self, key: SeriesKey) -> Series | None:
+        """Find a series, or begin it, for what is read back after a start; None beyond the limit."""
+        if key not in self._series and len(self._series) >= self.max_series:
+            return None
+        return self._series.setdefault(key, Series())
 
     def window(
         self,
@@ -135,9 +177,10 @@ class StatsBook:
         """Summarise the last `seconds` of one endpoint; `stream` None merges both modes."""
         total = Bucket()
         for mode in (True, False) if stream is None else (stream,):
-            series = self._series.get((endpoint_id, mode, purpose))
-            if series is not None:
-                total.merge(series.since(seconds, now))
+            for request_class in CLASSES:
+                series = self._series.get(SeriesKey(endpoint_id, mode, purpose, request_class))
+                if series is not None:
+                    total.merge(series.since(seconds, now))
         return summarise(total, resolution_of(seconds))
 
     def endpoint_summary(self, endpoint_id: str, now: float, purpose: Purpose = "main") -> EndpointSummary:
@@ -150,7 +193,7 @@ class StatsBook:
 
     def endpoint_ids(self) -> tuple[str, ...]:
         """List the endpoints that have statistics, of whatever purpose."""
-        return tuple(dict.fromkeys(endpoint_id for endpoint_id, _, _ in self._series))
+        return tuple(dict.fromkeys(key.endpoint_id for key in self._series))
 
 
 def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:
@@ -158,7 +201,7 @@ def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:
     return WindowSummary(
         num_attempts=bucket.outcomes.total(),
         outcomes=dict(bucket.outcomes),
-        uptime=_uptime(bucket.outcomes),
+        uptime=uptime_of(bucket.outcomes),
         ttft_ms=_percentiles(bucket.sketches.get("ttft_s"), scale=1000.0),
         throughput=_percentiles(bucket.sketches.get("throughput"), is_descending=True),
         duration_ms=_percentiles(bucket.sketches.get("duration_s"), scale=1000.0),
@@ -183,10 +226,12 @@ def _samples(attempt: AttemptRecord) -> dict[str, float]:
         samples["throughput"] = num_out / attempt.duration_s
     if num_out > 1 and attempt.ttft_s is not None and attempt.duration_s > attempt.ttft_s:
         samples["tpot_s"] = (attempt.duration_s - attempt.ttft_s) / (num_out - 1)
+    if attempt.max_gap_s is not None:
+        samples["max_gap_s"] = attempt.max_gap_s
     return samples
 
 
-def _uptime(outcomes: Mapping[str, int]) -> float | None:
+def uptime_of(outcomes: Mapping[str, int]) -> float | None:
     num_ok = outcomes.get(OK, 0)
     num_failed = sum(n for outcome, n in outcomes.items() if outcome in _COUNTED_FAILURES)
     total = num_ok + num_failed

@@ -9,7 +9,6 @@ keep the guarantee.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,8 +17,8 @@ MAX_BINS = 256
 MIN_VALUE = 1e-6  # smaller ones count as this
 _GAMMA = (1 + ALPHA) / (1 - ALPHA)
 _LOG_GAMMA = math.log(_GAMMA)
-_HEADER = struct.Struct("<BH")  # version, number of bins
-_VERSION = 1
+_LOWEST = math.ceil(math.log(MIN_VALUE) / _LOG_GAMMA)  # the lowest index that a value can have
+_VERSION = 2
 
 
 @dataclass(slots=True)
@@ -60,30 +59,62 @@ class Sketch:
         return _middle(max(self.bins))
 
     def pack(self) -> bytes:
-        """Serialise: version, number of bins, then indexes (int16) and counts (uint32), little-endian."""
+        """Serialise: version, number of bins, then per bin the step from the index before and the count.
+
+        All but the version are variable-length integers, so a bin takes two or three bytes.
+        """
         indexes = sorted(self.bins)
-        counts = (min(self.bins[index], 0xFFFFFFFF) for index in indexes)
-        body = struct.pack(f"<{len(indexes)}h", *indexes) + struct.pack(f"<{len(indexes)}I", *counts)
-        return _HEADER.pack(_VERSION, len(indexes)) + body
+        out = bytearray((_VERSION,))
+        write_number(out, len(indexes))
+        before = _LOWEST
+        for index in indexes:
+            write_number(out, index - before)
+            write_number(out, self.bins[index])
+            before = index
+        return bytes(out)
 
     @classmethod
     def unpack(cls, data: bytes) -> Sketch:
         """Read what `pack` wrote; ValueError on anything else."""
-        try:
-            version, num_bins = _HEADER.unpack_from(data)
-            indexes = struct.unpack_from(f"<{num_bins}h", data, _HEADER.size)
-            counts = struct.unpack_from(f"<{num_bins}I", data, _HEADER.size + 2 * num_bins)
-        except struct.error as error:
-            raise ValueError(f"not a sketch: {error}") from None
-        if version != _VERSION:
-            raise ValueError(f"sketch version {version} is not {_VERSION}")
-        return cls(dict(zip(indexes, counts, strict=True)), sum(counts))
+        if data[:1] != bytes((_VERSION,)):
+            raise ValueError(f"not a sketch of version {_VERSION}")
+        num_bins, at = read_number(data, 1)
+        bins: dict[int, int] = {}
+        index = _LOWEST
+        for _ in range(num_bins):
+            step, at = read_number(data, at)
+            index += step
+            bins[index], at = read_number(data, at)
+        if at != len(data) or len(bins) != num_bins:
+            raise ValueError("a sketch of another length than it says")
+        return cls(bins, sum(bins.values()))
 
     def _fold(self) -> None:
         """Fold the lowest bins into the lowest that stays."""
         indexes = sorted(self.bins)
         lost, kept = indexes[:-MAX_BINS], indexes[-MAX_BINS]
         self.bins[kept] += sum(self.bins.pop(index) for index in lost)
+
+
+def write_number(out: bytearray, number: int) -> None:
+    """Append a number from 0 on, seven bits a byte, lowest first."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def read_number(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number and the place behind it; ValueError where the bytes end within it."""
+    number = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("bytes end within a number")
+        number |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            return number, at
+        shift += 7
 
 
 def merged(sketches: Iterable[Sketch]) -> Sketch:

@@ -7,12 +7,13 @@ are wall-clock seconds and need not come in order.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.stats.sketch import Sketch
 
-METRICS = ("ttft_s", "throughput", "duration_s", "tpot_s")
+METRICS = ("ttft_s", "ttft_client_s", "throughput", "duration_s", "tpot_s", "max_gap_s", "queue_s")
 
 
 @dataclass(slots=True)
@@ -24,10 +25,16 @@ class Bucket:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0  # USD
+    cached_tokens: int = 0  # of the prompts'
+    reasoning_tokens: int = 0  # of the completions'
 
     def add(self, outcome: str, samples: dict[str, float]) -> None:
         """Count one outcome and its measurements."""
         self.outcomes[outcome] += 1
+        self.measure(samples)
+
+    def measure(self, samples: Mapping[str, float]) -> None:
+        """Add measurements without an outcome."""
         for metric, value in samples.items():
             self.sketches.setdefault(metric, Sketch()).add(value)
 
@@ -36,6 +43,8 @@ class Bucket:
         if usage is not None:
             self.prompt_tokens += usage.prompt_tokens
             self.completion_tokens += usage.completion_tokens
+            self.cached_tokens += usage.cached_tokens
+            self.reasoning_tokens += usage.reasoning_tokens
         self.cost += cost.total
 
     def merge(self, other: Bucket) -> None:
@@ -46,6 +55,8 @@ class Bucket:
         self.prompt_tokens += other.prompt_tokens
         self.completion_tokens += other.completion_tokens
         self.cost += other.cost
+        self.cached_tokens += other.cached_tokens
+        self.reasoning_tokens += other.reasoning_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +68,35 @@ class PackedBucket:
     prompt_tokens: int
     completion_tokens: int
     cost: float
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @classmethod
     def of(cls, bucket: Bucket) -> PackedBucket:
         """Pack."""
         sketches = tuple((metric, sketch.pack()) for metric, sketch in bucket.sketches.items())
         outcomes = tuple(bucket.outcomes.items())
-        return cls(outcomes, sketches, bucket.prompt_tokens, bucket.completion_tokens, bucket.cost)
+        return cls(
+            outcomes,
+            sketches,
+            bucket.prompt_tokens,
+            bucket.completion_tokens,
+            bucket.cost,
+            bucket.cached_tokens,
+            bucket.reasoning_tokens,
+        )
 
     def unpack(self, *, with_sketches: bool = True) -> Bucket:
         """Open again; counts alone are a good deal cheaper."""
         sketches = {m: Sketch.unpack(data) for m, data in self.sketches} if with_sketches else {}
         return Bucket(
-            Counter(dict(self.outcomes)), sketches, self.prompt_tokens, self.completion_tokens, self.cost
+            Counter(dict(self.outcomes)),
+            sketches,
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.cost,
+            self.cached_tokens,
+            self.reasoning_tokens,
         )
 
 
@@ -81,31 +108,65 @@ class Window:
     max_buckets: int = 2880  # 48 hours of minutes
     _packed: dict[int, PackedBucket] = field(default_factory=dict)  # bucket number -> what happened
     _open: dict[int, Bucket] = field(default_factory=dict)  # the newest two: a late sample is common
+    _changed: set[int] = field(default_factory=set)  # since take_changed
 
     def at(self, moment: float) -> Bucket | None:
         """Open the bucket that `moment` falls into; None when it is older than all that is kept."""
         number = int(moment // self.width_s)
         if number in self._open:
+            self._changed.add(number)
             return self._open[number]
         newest = max(self._open, default=number)
         if number <= newest - self.max_buckets:
             return None
         packed = self._packed.pop(number, None)
         self._open[number] = packed.unpack() if packed else Bucket()
+        self._changed.add(number)
         self._close_all_but_newest(2, keep=number)
         self._forget(max(newest, number) - self.max_buckets)
         return self._open[number]
 
     def since(self, start: float, now: float, *, with_sketches: bool = True) -> Bucket:
         """Merge the buckets from the one that holds `start` up to `now`."""
-        first, last = int(start // self.width_s), int(now // self.width_s)
         total = Bucket()
+        for _, bucket in self.between(start, now, with_sketches=with_sketches):
+            total.merge(bucket)
+        return total
+
+    def between(
+        self, start: float, now: float, *, with_sketches: bool = True
+    ) -> Iterator[tuple[int, Bucket]]:
+        """Give the buckets from the one that holds `start` to the one of `now`, each with its number."""
+        first, last = int(start // self.width_s), int(now // self.width_s)
         for number in range(max(first, last - self.max_buckets + 1), last + 1):
             if number in self._open:
-                total.merge(self._open[number])
+                yield number, self._open[number]
             elif number in self._packed:
-                total.merge(self._packed[number].unpack(with_sketches=with_sketches))
-        return total
+                yield number, self._packed[number].unpack(with_sketches=with_sketches)
+
+    def take_changed(self) -> Iterator[tuple[int, PackedBucket]]:
+        """Give what changed since it was last given, packed. What is not fetched stays changed."""
+        while self._changed:
+            number = self._changed.pop()
+            if number in self._open:
+                yield number, PackedBucket.of(self._open[number])
+            elif number in self._packed:
+                yield number, self._packed[number]
+
+    def mark_changed(self, number: int) -> None:
+        """What was given could not be kept: give it again."""
+        self._changed.add(number)
+
+    def num_recent(self) -> int:
+        """Count what the open buckets, the newest two, hold."""
+        return sum(bucket.outcomes.total() for bucket in self._open.values())
+
+    def restore(self, number: int, bucket: PackedBucket) -> None:
+        """Put a kept bucket back; what has been recorded there since is added to it."""
+        if number in self._open:
+            self._open[number].merge(bucket.unpack())
+        else:
+            self._packed[number] = bucket
 
     def __len__(self) -> int:
         return len(self._open) + len(self._packed)

@@ -72,5 +72,19 @@ CREATE TABLE key_usage (
 CREATE TABLE key_version (
     version INTEGER NOT NULL
 );
-INSERT INTO alembic_version VALUES ('0003');
+CREATE TABLE stats_bucket (
+    series BIGINT NOT NULL,
+    width_s INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    data BYTEA NOT NULL,
+    PRIMARY KEY (series, width_s, number)
+);
+CREATE TABLE stats_series (
+    id BIGINT NOT NULL,
+    instance TEXT NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX stats_series_instance ON stats_series (instance);
+INSERT INTO alembic_version VALUES ('0004');
 INSERT INTO key_version VALUES (0);

@@ -78,5 +78,21 @@ CREATE TABLE key_version (
     version INTEGER NOT NULL
 )
  STRICT;
-INSERT INTO alembic_version VALUES ('0003');
+CREATE TABLE stats_bucket (
+    series INTEGER NOT NULL,
+    width_s INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (series, width_s, number)
+)
+ STRICT;
+CREATE TABLE stats_series (
+    id INTEGER NOT NULL,
+    instance TEXT NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (id)
+)
+ STRICT;
+CREATE INDEX stats_series_instance ON stats_series (instance);
+INSERT INTO alembic_version VALUES ('0004');
 INSERT INTO key_version VALUES (0);

@@ -9,10 +9,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import REAL, CheckConstraint, Column, Double, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import (
+    REAL,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
 from sqlalchemy.types import TypeEngine
 
 metadata = MetaData()
+BIG: TypeEngine[Any] = BigInteger().with_variant(Integer(), "sqlite")  # 8 bytes; as above
 FLOAT: TypeEngine[Any] = Double().with_variant(REAL(), "sqlite")  # 8 bytes; STRICT knows no DOUBLE
 
 
@@ -88,6 +102,23 @@ generation = _table(
         sqlite_where=text("state = 'started'"), postgresql_where=text("state = 'started'"),
     ),
 )  # fmt: skip
+
+# Statistics: what one server saw in one stretch of time of one series (stats/codec.py).
+stats_series = _table(
+    "stats_series",
+    Column("id", BIG, primary_key=True, autoincrement=False),  # of instance and name, see stats_rows.py
+    Column("instance", Text, nullable=False),  # the server that saw it
+    Column("name", Text, nullable=False),  # its key, as JSON
+    Index("stats_series_instance", "instance"),
+)
+# Not WITHOUT ROWID: rows of a kilobyte would spill over pages and take three times the room.
+stats_bucket = _table(
+    "stats_bucket",
+    Column("series", BIG, primary_key=True, autoincrement=False),
+    Column("width_s", Integer, primary_key=True, autoincrement=False),  # 60, 3600, 86400
+    Column("number", Integer, primary_key=True, autoincrement=False),  # start / width_s
+    Column("data", LargeBinary, nullable=False),
+)
 
 generation_words = _table(
     "generation_words",

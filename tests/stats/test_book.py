@@ -9,7 +9,7 @@ import pytest
 from ionrouter.errors import FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.usage import Cost, Usage
-from ionrouter.stats.book import PURPOSES, StatsBook, resolution_of
+from ionrouter.stats.book import PURPOSES, SeriesKey, StatsBook, resolution_of
 from ionrouter.stats.sketch import MAX_BINS
 
 NOW = 1_700_000_000.0
@@ -151,10 +151,12 @@ def test_the_room_taken_grows_with_time_not_with_samples() -> None:
     for i in range(40_000):
         stats.record(attempt(started_at=NOW + i * 0.05, ttft_s=0.1 + (i % 1000) / 1000))
         if i in (20_000, 39_999):
-            sizes.append([len(window) for window in stats._series["a", True, "main"].windows])
+            sizes.append(
+                [len(window) for window in stats._series[SeriesKey("a", True, "main", "short")].windows]
+            )
             bins = [
                 len(s.bins)
-                for b in stats._series["a", True, "main"].windows[0]._open.values()
+                for b in stats._series[SeriesKey("a", True, "main", "short")].windows[0]._open.values()
                 for s in b.sketches.values()
             ]
             assert max(bins) <= MAX_BINS
@@ -164,7 +166,7 @@ def test_the_room_taken_grows_with_time_not_with_samples() -> None:
 
 
 def test_invented_endpoints_push_out_the_longest_idle() -> None:
-    stats = StatsBook(max_endpoints=10)
+    stats = StatsBook(max_series=20)
     for i in range(100):
         stats.record(attempt(endpoint_id=f"e{i}"))
     assert len(stats.endpoint_ids()) <= 20

@@ -1,0 +1,216 @@
+"""GET stats/routes: the statistics of endpoints, models, providers, classes and keys, as JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from aiohttp import hdrs, web
+
+from ionrouter.api.responses import json_response
+from ionrouter.api.state import EDGE, KEY
+from ionrouter.errors import RequestError
+from ionrouter.stats.book import PURPOSES
+from ionrouter.stats.query import (
+    DEFAULT_PERCENTILES,
+    DIMENSIONS,
+    MAX_STRETCH_S,
+    METRICS,
+    WIDTHS_S,
+    Dimension,
+    Question,
+    answer,
+)
+
+DEFAULT_WINDOW_S = 1800.0
+MAX_PERCENTILES = 20
+MINUTES_KEPT_S = 48 * 3600.0
+MAX_ROWS = 100_000
+Word = TypeVar("Word", bound=str)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_KNOWN = frozenset(
+    {"window", "since", "until", "group_by", "percentiles", "resolution", "role", "format", "sort", "limit"}
+    | set(DIMENSIONS)
+)
+
+
+async def routes(request: web.Request) -> web.Response:
+    """Filters, groups, percentiles, stretch and resolution come as query parameters (docs/api.md)."""
+    edge, query = request.app[EDGE], request.query
+    if unknown := [name for name in query if name not in _KNOWN]:
+        raise _bad(unknown[0], f"is not known; known are {', '.join(sorted(_KNOWN))}")
+    question = _question(query, time.time())
+    if question.reads_keys and not _may_see_keys(request):
+        raise RequestError(
+            "statistics of keys need a management key",
+            status=403,
+            error_type="permission_denied",
+            param="key",
+        )
+    rows = _ordered(answer(edge.stats, question), query)
+    if _wants_csv(request):
+        return web.Response(text=_csv(rows), content_type="text/csv", charset="utf-8")
+    return json_response(
+        {
+            "data": rows,
+            "since": question.since,
+            "until": question.until,
+            "resolution_s": 3600 if question.reads_keys else question.width_s,
+        }
+    )
+
+
+def _may_see_keys(request: web.Request) -> bool:
+    key = request.get(KEY)
+    return key is not None and key.kind == "management"
+
+
+def _question(query: Mapping[str, str], now: float) -> Question:
+    until = _moment(query, "until", now)
+    since = _moment(query, "since", until - _stretch(query))
+    if not since < until:
+        raise _bad("since", "should be before until")
+    if until - since > MAX_STRETCH_S:
+        raise _bad("since", f"should be at most {MAX_STRETCH_S / 86_400:.0f} days before until")
+    resolution = _one_of(query, "resolution", tuple(WIDTHS_S), None)
+    if resolution == "minute" and now - since > MINUTES_KEPT_S:
+        raise _bad("resolution", "minutes are kept for 48 hours; ask for hour or day")
+    role = _one_of(query, "role", PURPOSES, "main") or "main"
+    filters = {name: frozenset(_listed(query[name])) for name in DIMENSIONS if query.get(name)}
+    question = Question(
+        since,
+        until,
+        filters,
+        _groups(query),
+        _percentiles(query),
+        resolution,
+        role,
+        now - since,
+    )
+    names = (*question.group_by, *question.filters)
+    if question.reads_keys and set(names) != {"key"}:
+        raise _bad("key", "does not go together with other filters or groups: keys have no endpoints")
+    if question.reads_keys and resolution == "minute":
+        raise _bad("resolution", "of keys hours are kept, no minutes")
+    return question
+
+
+def _one_of(
+    query: Mapping[str, str], name: str, known: tuple[Word, ...], default: Word | None
+) -> Word | None:
+    text = query.get(name)
+    if not text:
+        return default
+    found = next((word for word in known if word == text), None)
+    if found is None:
+        raise _bad(name, f"should be one of {', '.join(known)}")
+    return found
+
+
+def _groups(query: Mapping[str, str]) -> tuple[Dimension, ...]:
+    if "group_by" not in query:
+        return ("key",) if query.get("key") else ("endpoint",)
+    names = _listed(query["group_by"])
+    for name in names:
+        if name not in DIMENSIONS:
+            raise _bad("group_by", f"'{name[:40]}' is not known; known are {', '.join(DIMENSIONS)}")
+    return tuple(dimension for dimension in DIMENSIONS if dimension in names)
+
+
+def _percentiles(query: Mapping[str, str]) -> tuple[float, ...]:
+    if not query.get("percentiles"):
+        return DEFAULT_PERCENTILES
+    out = [_number("percentiles", text.removeprefix("p")) for text in _listed(query["percentiles"])]
+    if len(out) > MAX_PERCENTILES or not all(0 <= value <= 100 for value in out):
+        raise _bad("percentiles", f"should be at most {MAX_PERCENTILES} numbers from 0 to 100")
+    return tuple(out)
+
+
+def _stretch(query: Mapping[str, str]) -> float:
+    """`window`: 90s, 30m, 6h, 31d, or plain seconds."""
+    text = query.get("window", "")
+    if not text:
+        return DEFAULT_WINDOW_S
+    unit = _UNITS.get(text[-1])
+    seconds = _number("window", text[:-1] if unit else text) * (unit or 1.0)
+    if not 60 <= seconds <= MAX_STRETCH_S:
+        raise _bad("window", "should be from 1m to 31d")
+    return seconds
+
+
+def _moment(query: Mapping[str, str], name: str, default: float) -> float:
+    return _number(name, query[name]) if query.get(name) else default
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise _bad(name, f"should be a number that is not negative, got '{text[:40]}'")
+    return number
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _ordered(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """`sort`: a figure, or metric.percentile as in `ttft_ms.p99`, with `-` for descending; null goes last."""
+    name = query.get("sort", "")
+    if name:
+        path, is_descending = name.removeprefix("-").split("."), name.startswith("-")
+        if rows and _at(rows[0], path) is _MISSING:
+            raise _bad("sort", f"'{name[:40]}' is no figure of the answer")
+        known = [row for row in rows if _at(row, path) is not None]
+        known.sort(key=lambda row: _at(row, path), reverse=is_descending)
+        rows = known + [row for row in rows if _at(row, path) is None]
+    limit = int(_number("limit", query["limit"])) if query.get("limit") else MAX_ROWS
+    return rows[:limit]
+
+
+_MISSING = object()
+
+
+def _at(row: Any, path: list[str]) -> Any:
+    for step in path:
+        row = row.get(step, _MISSING) if isinstance(row, dict) else _MISSING
+    return _MISSING if isinstance(row, dict) else row
+
+
+def _wants_csv(request: web.Request) -> bool:
+    asked = request.query.get("format")
+    if asked not in (None, "json", "csv"):
+        raise _bad("format", "should be json or csv")
+    return asked == "csv" or (asked is None and request.headers.get(hdrs.ACCEPT, "").startswith("text/csv"))
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    """One column a figure; those of a metric are metric.n, metric.p50 ...; outcomes in one column."""
+    flat = [_flattened(row) for row in rows]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(flat[0]) if flat else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in METRICS:
+            out |= {f"{name}.{part}": number for part, number in value.items()}
+        elif name == "outcomes":
+            out[name] = " ".join(f"{outcome}={count}" for outcome, count in value.items())
+        else:
+            out[name] = value
+    return out
+
+
+def _bad(param: str, message: str) -> RequestError:
+    return RequestError(f"{param}: {message}", param=param)

@@ -1,0 +1,154 @@
+"""Questions about the statistics: filters, groups, any percentile, any stretch, by minute, hour or day. Pure.
+
+The definitions of the figures are in docs/api.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from ionrouter.errors import FailureClass
+from ionrouter.stats.book import MIN_SAMPLES, OK, Purpose, Series, SeriesKey, StatsBook, uptime_of
+from ionrouter.stats.window import Bucket, Window
+
+Dimension = Literal["endpoint", "model", "provider", "stream", "class", "key"]
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+Resolution = Literal["minute", "hour", "day"]
+WIDTHS_S: Mapping[Resolution, int] = {"minute": 60, "hour": 3600, "day": 86_400}
+MAX_STRETCH_S = 31 * 86_400.0
+# Metric -> what its sketch is called, what its seconds are multiplied by, whether larger is better.
+METRICS: Mapping[str, tuple[str, float, bool]] = {
+    "ttft_ms": ("ttft_s", 1000.0, False),
+    "ttft_client_ms": ("ttft_client_s", 1000.0, False),
+    "tpot_ms": ("tpot_s", 1000.0, False),
+    "max_gap_ms": ("max_gap_s", 1000.0, False),
+    "duration_ms": ("duration_s", 1000.0, False),
+    "queue_ms": ("queue_s", 1000.0, False),
+    "throughput": ("throughput", 1.0, True),
+}
+DEFAULT_PERCENTILES = (50.0, 90.0, 99.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked. `since` and `until` are seconds since the epoch; no `resolution`: one row a group."""
+
+    since: float
+    until: float
+    filters: Mapping[Dimension, frozenset[str]] = field(default_factory=dict)
+    group_by: tuple[Dimension, ...] = ("endpoint",)
+    percentiles: tuple[float, ...] = DEFAULT_PERCENTILES
+    resolution: Resolution | None = None
+    purpose: Purpose = "main"
+    age_s: float = 0.0  # of `since`: minutes are kept for two days, hours for 31
+
+    @property
+    def width_s(self) -> int:
+        """The buckets it is answered from: as asked, else the finest that keeps so long a stretch."""
+        if self.resolution is not None:
+            return WIDTHS_S[self.resolution]
+        stretch = self.until - self.since
+        for width_s, longest, oldest in ((60, 3 * 3600.0, 47 * 3600.0), (3600, 7 * 86_400.0, 30 * 86_400.0)):
+            if stretch <= longest and self.age_s <= oldest:
+                return width_s
+        return 86_400
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether keys are asked about: those have hours alone, and no endpoints."""
+        return "key" in self.group_by or "key" in self.filters
+
+
+Group = tuple[str, ...]
+Found = tuple[Group, float | None]  # a group, and where its bucket begins
+
+
+def answer(book: StatsBook, question: Question) -> list[dict[str, Any]]:
+    """One row for each group and bucket that has something, in the order of their names and times."""
+    found: dict[Found, Bucket] = {}
+    for names, window in _windows(book, question):
+        if not all(names[dimension] in wanted for dimension, wanted in question.filters.items()):
+            continue
+        group = tuple(names[dimension] for dimension in question.group_by)
+        for number, bucket in window.between(question.since, question.until):
+            at = None if question.resolution is None else float(number * window.width_s)
+            found.setdefault((group, at), Bucket()).merge(bucket)
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or 0.0))
+    return [_row(question, group, at, bucket) for (group, at), bucket in ordered if bucket.outcomes]
+
+
+def _windows(book: StatsBook, question: Question) -> Iterable[tuple[Mapping[Dimension, str], Window]]:
+    if question.reads_keys:
+        return [({"key": key_id}, window) for key_id, window in book.keys.items()]
+    return [
+        (_names(key, series), next(w for w in series.windows if w.width_s == question.width_s))
+        for key, series in book.items()
+        if key.purpose == question.purpose
+    ]
+
+
+def _names(key: SeriesKey, series: Series) -> Mapping[Dimension, str]:
+    return {
+        "endpoint": key.endpoint_id,
+        "model": series.model_id,
+        "provider": series.provider_name,
+        "stream": str(key.stream).lower(),
+        "class": key.request_class,
+    }
+
+
+def _row(question: Question, group: Group, at: float | None, bucket: Bucket) -> dict[str, Any]:
+    row: dict[str, Any] = dict(zip(question.group_by, group, strict=True))
+    if at is not None:
+        row["start"] = at
+    row |= {name: figure(bucket) for name, figure in COUNTS.items()}
+    for metric, (name, scale, is_descending) in METRICS.items():
+        row[metric] = _percentiles(bucket, name, question.percentiles, scale, is_descending)
+    return row
+
+
+def _percentiles(
+    bucket: Bucket, name: str, asked: Sequence[float], scale: float, is_descending: bool
+) -> dict[str, Any]:
+    """`n` always; a percentile is null under five samples. Of throughput p90 is "at least this fast"."""
+    sketch = bucket.sketches.get(name)
+    out: dict[str, Any] = {"n": 0 if sketch is None else sketch.count}
+    for percentile in asked:
+        q = 1 - percentile / 100 if is_descending else percentile / 100
+        value = sketch.quantile(q) if sketch is not None and sketch.count >= MIN_SAMPLES else None
+        out[percentile_name(percentile)] = None if value is None else round(value * scale, 3)
+    return out
+
+
+def percentile_name(percentile: float) -> str:
+    """Name it as in the answer: p50, p99.9."""
+    return f"p{percentile:.10g}"
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+# Neither good nor bad: the caller left, or another attempt was faster.
+_NO_ERRORS = (OK, FailureClass.CLIENT_LEFT.value, FailureClass.LOST_RACE.value, "499")
+
+
+def _num_errors(bucket: Bucket) -> int:
+    return bucket.outcomes.total() - sum(bucket.outcomes[name] for name in _NO_ERRORS)
+
+
+COUNTS: Mapping[str, Callable[[Bucket], Any]] = {
+    "requests": lambda b: b.outcomes.total(),
+    "errors": _num_errors,
+    "outcomes": lambda b: dict(sorted(b.outcomes.items())),
+    "error_rate": lambda b: _share(_num_errors(b), b.outcomes[OK] + _num_errors(b)),
+    "uptime": lambda b: uptime_of(b.outcomes),
+    "prompt_tokens": lambda b: b.prompt_tokens,
+    "completion_tokens": lambda b: b.completion_tokens,
+    "cached_tokens": lambda b: b.cached_tokens,
+    "reasoning_tokens": lambda b: b.reasoning_tokens,
+    "cache_hit_share": lambda b: _share(b.cached_tokens, b.prompt_tokens),
+    "cost": lambda b: round(b.cost, 12),
+}

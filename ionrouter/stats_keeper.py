@@ -1,0 +1,175 @@
+"""Keeps the statistics in the state database: what changed, each minute and at the end; back at a start.
+
+Encodes a little at a time, so that no request waits; the writer's thread does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import structlog
+
+from ionrouter.errors import ConfigError
+from ionrouter.stats import codec
+from ionrouter.stats.book import SeriesKey, StatsBook
+from ionrouter.stats.window import PackedBucket, Window
+from ionrouter.store import stats_rows
+from ionrouter.store.database import Statement, StoreFault
+from ionrouter.store.writer import Writer
+
+_log = structlog.get_logger(__name__)
+
+EVERY_S = 60.0
+ROWS_AT_ONCE = 8  # encoded between two looks at the event loop: about a millisecond
+ROWS_A_WRITE = 500
+RESTORED_AT_ONCE = 200
+PRUNE_EVERY = 60  # flushes: it reads the whole table
+KEPT = {60: 2880, 3600: 744, 86_400: 400}  # buckets of each width
+Kept = tuple[int, int, Mapping[str, Any], PackedBucket]  # width, number, series, what happened
+
+
+class StatsKeeper:
+    """One for a server. `instance` names it among those that share the database."""
+
+    def __init__(
+        self, book: StatsBook, writer: Writer, instance: str, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._book, self._writer, self._instance, self._clock = book, writer, instance, clock
+        self._is_restored = False
+        self._num_flushes = 0
+
+    async def restore(self) -> int:
+        """Read back what this server kept; returns how many buckets. What cannot be read is left out."""
+        kept, num_lost = await asyncio.to_thread(self._read)
+        num_restored = 0
+        for number, (width_s, bucket_number, series, bucket) in enumerate(kept, 1):
+            if number % RESTORED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            window = self._window(series, width_s)
+            if window is not None and bucket_number > self._clock() // width_s - window.max_buckets:
+                window.restore(bucket_number, bucket)
+                num_restored += 1
+        if num_lost:
+            _log.warning("statistics_unreadable", count=num_lost)
+        self._is_restored = True
+        return num_restored
+
+    def _read(self) -> tuple[list[Kept], int]:
+        kept: list[Kept] = []
+        num_lost = 0
+        with closing(self._writer.database.open()) as link:
+            for width_s, number, name, data in stats_rows.read(link, self._instance):
+                try:
+                    kept.append((width_s, number, _series(name), codec.decode(data)))
+                except (ValueError, KeyError, TypeError):
+                    num_lost += 1
+        return kept, num_lost
+
+    async def run(self) -> None:
+        """Read back, then keep what changed each minute, until cancelled."""
+        while True:
+            if not self._is_restored:
+                try:
+                    await self.restore()
+                except (
+                    StoreFault,
+                    ConfigError,
+                ) as error:  # tried again in a minute; until then nothing is kept
+                    _log.warning("statistics_away", error=str(error))
+            await asyncio.sleep(EVERY_S)
+            await self.flush()
+
+    async def flush(self) -> int:
+        """Hand what changed to the writer; returns how many buckets.
+
+        Nothing before the kept statistics are back: half an hour would take the place of a whole one. What
+        the writer refuses, and what a cancelled flush did not come to, is handed over the next time.
+        """
+        if not self._is_restored:
+            return 0
+        batch = _Batch(self._writer)
+        try:
+            for number, (window, bucket_number, statements) in enumerate(self._changed(), 1):
+                batch.add(window, bucket_number, statements)
+                if number % ROWS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            batch.hand_over()
+        if batch.num_handed and self._num_flushes % PRUNE_EVERY == 0:
+            self._writer.put_lazily(self._outdated())
+        self._num_flushes += bool(batch.num_handed)
+        return batch.num_handed
+
+    def _changed(self) -> Iterator[tuple[Window, int, list[Statement]]]:
+        for key, series in self._book.items():
+            name = {**key._asdict(), "model": series.model_id, "provider": series.provider_name}
+            for window in series.windows:
+                yield from self._rows(name, window)
+        for key_id, window in self._book.keys.items():
+            yield from self._rows({"key": key_id}, window)
+
+    def _rows(self, name: Mapping[str, Any], window: Window) -> Iterator[tuple[Window, int, list[Statement]]]:
+        naming: list[Statement] = []
+        series = None
+        for number, bucket in window.take_changed():
+            if series is None:
+                series, named = stats_rows.named(self._instance, name)
+                naming = [named]
+            row = stats_rows.upsert(series, window.width_s, number, codec.encode(bucket))
+            yield window, number, [*naming, row]
+            naming = []
+
+    def _outdated(self) -> list[Statement]:
+        now = self._clock()
+        old = [stats_rows.prune(width_s, int(now // width_s) - count) for width_s, count in KEPT.items()]
+        return [*old, (stats_rows.PRUNE_NAMES, ())]
+
+    def _window(self, series: Mapping[str, Any], width_s: int) -> Window | None:
+        if "key" in series:
+            return self._book.keys.window(series["key"]) if width_s == 3600 else None
+        found = self._book.series(SeriesKey(*(series[name] for name in SeriesKey._fields)))
+        if found is None:
+            return None
+        found.model_id, found.provider_name = series["model"], series["provider"]
+        return next((window for window in found.windows if window.width_s == width_s), None)
+
+
+class _Batch:
+    """Rows on their way to the writer, a few hundred in one write."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._statements: list[Statement] = []
+        self._buckets: list[tuple[Window, int]] = []
+        self.num_handed = 0
+
+    def add(self, window: Window, number: int, statements: list[Statement]) -> None:
+        self._statements += statements
+        self._buckets.append((window, number))
+        if len(self._buckets) >= ROWS_A_WRITE:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Queue what there is; what is refused is marked as changed again."""
+        statements, buckets = self._statements, self._buckets
+        self._statements, self._buckets = [], []
+        if not statements:
+            return
+        if self._writer.put_lazily(statements) is not None:
+            self.num_handed += len(buckets)
+            return
+        for window, number in buckets:
+            window.mark_changed(number)
+
+
+def _series(name: str) -> Mapping[str, Any]:
+    """Read a series' name; raises ValueError, KeyError or TypeError for what is none."""
+    series: Mapping[str, Any] = json.loads(name)
+    if "key" not in series:
+        _ = [series[field] for field in (*SeriesKey._fields, "model", "provider")]
+    return series

@@ -1,0 +1,157 @@
+"""Statistics through the real database: kept each minute, back at a start, forgotten in time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from typing import Any
+
+from ionrouter.schema.events import AttemptRecord, RequestRecord
+from ionrouter.schema.usage import Cost, Usage
+from ionrouter.stats.book import StatsBook
+from ionrouter.stats.query import Question, answer
+from ionrouter.stats_keeper import StatsKeeper
+from ionrouter.store.writer import Writer
+from tests.support.databases import Place
+
+NOW = 1_700_000_000.0
+
+
+def attempt(endpoint: str = "a", at: float = NOW, **changes: Any) -> AttemptRecord:
+    fields: dict[str, Any] = {
+        "endpoint_id": endpoint,
+        "model_id": f"model-{endpoint}",
+        "provider_name": "P",
+        "started_at": at - 2,
+        "stream": True,
+        "duration_s": 1.0,
+        "ttft_s": 0.25,
+        "usage": Usage(10, 20, 4, 0, 2),
+        "cost": Cost(0.1, 0.2),
+    }
+    return AttemptRecord(**{**fields, **changes})
+
+
+def request(key: str, at: float = NOW) -> RequestRecord:
+    return RequestRecord("r", "chat", "m", True, at, 1.0, 200, (), key_id=key, ttft_s=0.5)
+
+
+async def kept(place: Place, book: StatsBook, now: float = NOW, instance: str = "one") -> int:
+    writer = Writer(place.database)
+    writer.start()
+    keeper = StatsKeeper(book, writer, instance, clock=lambda: now)
+    await keeper.restore()
+    num_rows = await keeper.flush()
+    await writer.close()
+    return num_rows
+
+
+async def restored(place: Place, now: float = NOW, instance: str = "one") -> StatsBook:
+    book, writer = StatsBook(), Writer(place.database)
+    await StatsKeeper(book, writer, instance, clock=lambda: now).restore()
+    return book
+
+
+def rows(book: StatsBook, **more: Any) -> list[dict[str, Any]]:
+    return answer(book, Question(NOW - 3600, NOW + 1, **more))
+
+
+async def test_everything_is_back_and_goes_on_where_it_was(place: Place) -> None:
+    book = StatsBook()
+    for i in range(20):
+        book.record(attempt("ab"[i % 2], stream=i % 3 > 0, usage=Usage(10_000 * (i % 2), 20)))
+    book.observe(request("k"))
+    assert await kept(place, book) > 0
+    again = await restored(place)
+    for groups in (("endpoint", "stream", "class"), ("model",), ("key",)):
+        assert rows(again, group_by=groups) == rows(book, group_by=groups)
+    again.record(attempt("a"))
+    assert rows(again)[0]["requests"] == 11
+
+
+async def test_only_what_changed_is_written_again(place: Place) -> None:
+    book, writer = StatsBook(), Writer(place.database)
+    writer.start()
+    keeper = StatsKeeper(book, writer, "one", clock=lambda: NOW)
+    await keeper.restore()
+    for endpoint in "abc":
+        book.record(attempt(endpoint))
+    first = await keeper.flush()
+    assert await keeper.flush() == 0
+    book.record(attempt("b"))
+    assert await keeper.flush() < first
+    await writer.close()
+    assert [row["requests"] for row in rows(await restored(place))] == [1, 2, 1]
+
+
+async def test_nothing_is_written_before_what_is_kept_is_back(place: Place) -> None:
+    first = StatsBook()
+    for _ in range(3):
+        first.record(attempt())
+    await kept(place, first)
+    book, writer = StatsBook(), Writer(place.database)
+    writer.start()
+    keeper = StatsKeeper(book, writer, "one", clock=lambda: NOW)
+    book.record(attempt())
+    assert await keeper.flush() == 0
+    await keeper.restore()
+    assert await keeper.flush() > 0
+    await writer.close()
+    assert rows(await restored(place))[0]["requests"] == 4
+
+
+async def test_servers_of_one_database_keep_their_own(place: Place) -> None:
+    for instance, count in (("one", 1), ("two", 2)):
+        book = StatsBook()
+        for _ in range(count):
+            book.record(attempt())
+        await kept(place, book, instance=instance)
+    assert rows(await restored(place, instance="one"))[0]["requests"] == 1
+    assert rows(await restored(place, instance="two"))[0]["requests"] == 2
+
+
+async def test_what_is_too_old_is_forgotten_in_the_database_too(place: Place) -> None:
+    book = StatsBook()
+    book.record(attempt())
+    await kept(place, book)
+    later = NOW + 40 * 86_400
+    newer = StatsBook()
+    newer.record(attempt(at=later))
+    await kept(place, newer, now=later)
+    with closing(place.database.open()) as link:
+        found = dict(link.rows("SELECT width_s, COUNT(*) FROM stats_bucket GROUP BY width_s"))
+    assert found == {60: 1, 3600: 1, 86_400: 2}
+
+
+async def test_a_row_that_cannot_be_read_costs_no_other(place: Place) -> None:
+    book = StatsBook()
+    book.record(attempt())
+    await kept(place, book)
+    with closing(place.database.open()) as link:
+        link.transact([("UPDATE stats_bucket SET data = ? WHERE width_s = ?", (b"broken", 60))])
+    again = await restored(place)
+    assert answer(again, Question(NOW - 86_400, NOW + 1, resolution="hour"))[0]["requests"] == 1
+
+
+async def test_keeping_many_series_lets_others_run_between(place: Place) -> None:
+    book, writer = StatsBook(), Writer(place.database)
+    writer.start()
+    for endpoint in range(50):
+        for i in range(20):
+            book.record(attempt(f"e{endpoint}", ttft_s=0.01 * (i + 1)))
+    keeper = StatsKeeper(book, writer, "one", clock=lambda: NOW)
+    await keeper.restore()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    num_rows = await keeper.flush()
+    counting.cancel()
+    await writer.close()
+    assert num_rows >= 150
+    assert turns >= num_rows // 10
