@@ -15,11 +15,13 @@ KvTier::KvTier(Runner& runner, BlockManager& device, std::string cache_identity)
 
 void KvTier::write_back(PrefixChain& chain, std::span<const int32_t> ids, int32_t num_valid,
                         std::span<const BlockId> blocks) {
+  const auto has_more = [&] { return (chain.num_sealed + 1) * host_.block_size() <= num_valid; };
+  if (!has_more()) return;
   if (!host_.is_current(chain)) chain = PrefixChain{.salt = chain.salt};
   // Its prefix is in use: other prefixes give way first.
   host_.touch(chain);
   Batch batch;
-  while ((chain.num_sealed + 1) * host_.block_size() <= num_valid) {
+  while (has_more()) {
     if (host_.follow(chain, ids)) continue;
     // What finds no room now is tried again with the next seal.
     if (!try_extend(chain, ids, blocks[static_cast<size_t>(chain.num_sealed)], batch)) break;
@@ -29,8 +31,10 @@ void KvTier::write_back(PrefixChain& chain, std::span<const int32_t> ids, int32_
   batches_.push_back(std::move(batch));
 }
 
-// Room made by forgetting the prefix's own end would be no gain.
+// A slow disk must not come to own the first tier, nor keep fetches waiting behind a long queue. And room
+// made by forgetting the prefix's own end would be no gain.
 bool KvTier::can_make_room(const PrefixChain& chain) const {
+  if (num_out_ >= std::max(1, device_.num_total() / 2)) return false;
   if (host_.num_free() > 0) return true;
   return host_.num_cached() > 0 && host_.next_victim() != chain.tail_block;
 }
@@ -46,6 +50,7 @@ bool KvTier::try_extend(PrefixChain& chain, std::span<const int32_t> ids, BlockI
   is_whole_[static_cast<size_t>(host)] = false;
   device_.take_reference(block);
   batch.copies.push_back({runner_.copy_out(block, host), block, host});
+  ++num_out_;
   return true;
 }
 
@@ -90,8 +95,7 @@ bool KvTier::is_over(Batch& batch, bool wait) {
 void KvTier::finish(Batch& batch) {
   const bool is_fetch = batch.fetch != nullptr;
   (is_fetch ? counters_.copies_in : counters_.copies_out) += static_cast<int64_t>(batch.copies.size());
-  std::vector<BlockId> blocks;
-  std::vector<HostBlock> hosts;
+  std::vector<BlockId> blocks, hosts;
   bool is_whole_so_far = true;
   for (const Copy& copy : batch.copies) {
     blocks.push_back(copy.block);
@@ -102,8 +106,12 @@ void KvTier::finish(Batch& batch) {
       ++counters_.copies_failed;
       host_.forget(copy.host);
     }
-    if (!is_fetch) is_whole_[static_cast<size_t>(copy.host)] = !has_failed;
-    if (is_fetch && is_whole_so_far) ++batch.fetch->num_whole;
+    if (is_fetch) {
+      batch.fetch->num_whole += is_whole_so_far ? 1 : 0;
+    } else {
+      --num_out_;
+      is_whole_[static_cast<size_t>(copy.host)] = !has_failed;
+    }
   }
   device_.release(blocks);
   host_.release(hosts);

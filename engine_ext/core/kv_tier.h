@@ -84,6 +84,7 @@ class KvTier {
   BlockManager host_;
   std::vector<bool> is_whole_;  // by host block: its copy out has succeeded
   std::list<Batch> batches_;    // oldest first
+  int32_t num_out_ = 0;         // copies out under way
   TierCounters counters_;
 };
 

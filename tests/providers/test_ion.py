@@ -156,6 +156,16 @@ async def test_a_second_request_reuses_the_first_ones_prefix_inside_a_tenant(mod
         assert await cached("b") == 0
 
 
+async def test_a_shared_prefix_cache_serves_every_tenant(model: Path) -> None:
+    endpoint = local_endpoint(model, prefix_cache="shared")
+    body = GREEDY | {"messages": [{"role": "user", "content": "the lazy cat " * 30}]}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        first = await ask(provider, ion_request(endpoint, body, tenant="a"))
+        second = await ask(provider, ion_request(endpoint, body, tenant="b"))
+    assert first.usage is not None and second.usage is not None
+    assert (first.usage.cached_tokens, second.usage.cached_tokens >= 16) == (0, True)
+
+
 async def test_chat_logprobs_have_openais_shape(model: Path) -> None:
     endpoint = local_endpoint(model)
     async with provider_of(endpoint, cache=model.parent) as provider:

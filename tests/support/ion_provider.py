@@ -18,11 +18,12 @@ from ionrouter.schema.usage import Usage
 KV_BYTES = 64 << 20
 
 
+_LOCAL = ("numerics", "max_running", "kv_memory_bytes", "prefix_cache", "unload")
+
+
 def local_endpoint(weights: Path | str, **changes: Any) -> Endpoint:
     """Make an endpoint of type ion; `changes` go to the endpoint, or to LocalModel where it has the field."""
-    local = {
-        name: changes.pop(name) for name in ("numerics", "max_running", "kv_memory_bytes") if name in changes
-    }
+    local = {name: changes.pop(name) for name in _LOCAL if name in changes}
     base: dict[str, Any] = {
         "id": "ion/tiny",
         "identity": "ion/tiny",

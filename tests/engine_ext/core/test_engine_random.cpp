@@ -1,9 +1,10 @@
-// Engine under random load: arrivals, aborts, tiny pools, shared prefixes, failures, random delays. Whatever
-// the schedule, each answer is the answer of the sequence alone, and nothing is lost of blocks and slots. The
-// block invariants are checked by the engine after every commit (check_integrity), the protocol by the
-// runner.
+// Engine under random load: arrivals, aborts, tiny pools, a second tier that loses blocks, grammars, shared
+// prefixes, failures, random delays. Whatever the schedule, each answer is the answer of the sequence alone,
+// and nothing is lost of blocks and slots. The block invariants are checked by the engine after every commit
+// (check_integrity), the protocol by the runner.
 #include <random>
 
+#include "keeper.h"
 #include "rig.h"
 
 namespace {
@@ -39,6 +40,7 @@ Plan random_plan(std::mt19937_64& random) {
   setup.faults.fail_copy = between(random, 0, 2) ? 0.0 : 0.2;
   setup.max_delay_us = between(random, 0, 1) ? 0 : 60;
   setup.seed = random();
+  setup.grammar = rig::every_third;
   plan.num_sequences = between(random, 4, 24);
   plan.aborts = between(random, 0, 1);
   return plan;
@@ -60,6 +62,10 @@ ion::SubmitParams random_request(std::mt19937_64& random, int context_length) {
   if (between(random, 0, 2) == 0) params.stop = {"ab", "bca", "\xC3\xA9", "w4"};
   params.priority = between(random, -2, 2);
   if (between(random, 0, 3) == 0) params.cache_salt = "other";
+  if (between(random, 0, 3) == 0) {
+    params.has_grammar = true;
+    params.sampling.min_tokens = 0;  // a grammar says itself when an answer is complete
+  }
   return params;
 }
 
@@ -114,6 +120,7 @@ void run_rounds(int rounds, uint64_t first_seed, void (*adjust)(std::mt19937_64&
     Plan plan = random_plan(random);
     adjust(random, plan);
     rig::Rig rig(plan.setup);
+    rig::Keeper keeper(rig.engine(), rig::every_third, between(random, 0, 1) ? 0 : 40);
     const bool may_fail = plan.setup.faults.any();
     check_answers(send_all(random, plan, rig), may_fail, rig);
     num_preemptions += rig.engine().stats().preemptions;

@@ -114,6 +114,18 @@ TEST(a_copy_owns_both_its_blocks_until_it_is_over) {
   CHECK_EQ(desk.device.num_used(), 0);
 }
 
+TEST(copies_out_hold_half_of_the_first_tier_at_most_and_the_rest_follows) {
+  Desk desk(16, 12);
+  desk.write_back(12);
+  CHECK_EQ(desk.runner.num_copies_out(), int64_t{8});
+  desk.write_back(12);
+  CHECK_EQ(desk.runner.num_copies_out(), int64_t{8});
+  desk.settle();
+  desk.write_back(12);
+  desk.settle();
+  CHECK_EQ(desk.num_found(), size_t{12});
+}
+
 TEST(the_prefix_unused_for_longest_gives_way_tail_first) {
   Desk desk(8, 4);
   desk.write_back(4);
@@ -170,12 +182,14 @@ TEST(a_preempted_sequence_comes_back_from_the_tier) {
   rig::Setup setup = small_first_tier(64);
   setup.caps.num_blocks = 12;
   rig::Rig rig(setup);
+  rig.runner().pause();  // until all are there, so that they run side by side
   std::vector<std::pair<uint64_t, oracle::Output>> sent;
   for (uint64_t i = 0; i < 4; ++i) {
     ion::SubmitParams params = rig::request(40, i, 100);
     params.ignore_eos = true;
     sent.emplace_back(rig.engine().submit(params), rig.expected(params));
   }
+  rig.runner().resume();
   for (const auto& [id, want] : sent) CHECK_EQ(rig.answer(id).output, want);
   CHECK(rig.engine().stats().preemptions > 0);
   CHECK(rig.engine().stats().tier_hit_tokens > 0);
