@@ -78,6 +78,13 @@ def answer(request: Received) -> Script:
     return scripts(bool(body.get("stream"))).get(word, scripts(bool(body.get("stream")))[WELL])
 
 
+def answer_well(request: Received) -> Script:
+    """Well, but slowly on request: so that somebody can leave."""
+    body = request.json()
+    word = "slow" if body["messages"][0]["content"] == "slow" else WELL
+    return scripts(bool(body.get("stream")))[word]
+
+
 def routes(bad: Upstream, good: Upstream) -> str:
     return f"""
 defaults: {{ timeouts: {{ first_token: 1.5, inter_token: 1.5, total: 4 }} }}
@@ -157,8 +164,7 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.15, help="mean seconds between a caller's requests")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ionrouter-soak-"))
-    with Upstream(answer) as bad, Upstream(answer) as good:
-        good.default = lambda r: scripts(bool(r.json().get("stream")))[WELL]
+    with Upstream(answer) as bad, Upstream(answer_well) as good:
         with bank(folder, routes(bad, good)) as asked:
             server = asked.server
             callers, samples = asyncio.run(soak(server, asked.key, args.minutes, args.at_once, args.pause))
