@@ -164,13 +164,12 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.15, help="mean seconds between a caller's requests")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ionrouter-soak-"))
-    with Upstream(answer) as bad, Upstream(answer_well) as good:
-        with bank(folder, routes(bad, good)) as asked:
-            server = asked.server
-            callers, samples = asyncio.run(soak(server, asked.key, args.minutes, args.at_once, args.pause))
-            rest = (memory_kib(server.process.pid), num_descriptors(server.process.pid))
-            metrics = server.get("/metrics", asked.key)[1]
-            logged = len(server.events("request_finished"))
+    with Upstream(answer) as bad, Upstream(answer_well) as good, bank(folder, routes(bad, good)) as asked:
+        server = asked.server
+        callers, samples = asyncio.run(soak(server, asked.key, args.minutes, args.at_once, args.pause))
+        rest = (memory_kib(server.process.pid), num_descriptors(server.process.pid))
+        metrics = server.get("/metrics", asked.key)[1]
+        logged = len(server.events("request_finished"))
     with sqlite3.connect(folder / "state" / "ionrouter.db") as store:
         states = dict(store.execute("SELECT state, COUNT(*) FROM generation GROUP BY state"))
     counted = sum(
