@@ -24,7 +24,7 @@ test-clients: $(VENV)/.test-installed $(CLIENT_ENVIRONMENTS) tests/clients/node/
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m clients tests/clients $(PYTEST_ARGS)
 
 # The core's tests, its stress among them, and the runner's, under the thread sanitizer and under those of
-# addresses and undefined behaviour; two builds of a minute each.
+# addresses and undefined behaviour: some five minutes on two cores, one once built.
 SANITIZERS = thread address,undefined
 sanitize: $(VENV)/.test-installed
 	PATH=$(abspath $(BIN)):$$PATH tests/engine_ext/sanitize.sh $(JOBS) $(SANITIZERS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,23 @@ def test_company_preemption_cuts_and_caches_change_no_bit(
     assert (stats["tier_hit_tokens"] > 0) == (tier != "none")
     assert stats["tier_copies_failed"] == 0
     assert least >= AT_LEAST, stats
+
+
+def test_two_models_that_share_the_threads_change_no_bit_of_each_other(
+    model: _ion.Model, alone: list[Answer], tmp_path: Path
+) -> None:
+    write_gguf(tmp_path / "other.gguf", SHAPE, SHAPE.weights(6), TensorType.Q8_0)
+    other = _ion.Model.load_gguf(str(tmp_path / "other.gguf"), threads=2)
+    engines = [make_engine(each, num_blocks=200, max_running=8) for each in (model, other)]
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(lambda engine: in_batches(engine, random.Random(9)), engines)
+    for engine in engines:
+        engine.close()
+    assert first == alone
+    assert second != alone
+    quiet = make_engine(other, num_blocks=200, max_running=8)
+    assert in_batches(quiet, random.Random(10)) == second
+    quiet.close()
 
 
 def test_requests_are_as_random_as_they_claim(alone: list[Answer]) -> None:
