@@ -32,7 +32,6 @@ class Departure:
 
     candidate: Candidate
     attempt: Attempt
-    deadline: float  # of the whole request, on the clock
 
 
 @dataclass(slots=True)
@@ -52,11 +51,20 @@ class Departures:
         self.walk = Walk.over(self.plan.candidates, self.settings.max_attempts)
 
     def next(self) -> Departure | None:
-        """Prepare the next attempt; None: the walk is over. Trials that somebody else holds are passed by."""
+        """Prepare the next attempt; None: the walk is over.
+
+        Passed by: trials that somebody else holds, and endpoints whose total time others have used up.
+        """
         while (candidate := self.walk.take()) is not None:
+            if self._is_too_late_for(candidate):
+                continue
             if (departure := self._depart(candidate)) is not None:
                 return departure
         return None
+
+    def _is_too_late_for(self, candidate: Candidate) -> bool:
+        deadline = deadline_of(candidate.endpoint, self.request, self.settings)
+        return self.walk.num_attempts > 0 and self.parts.clock() >= deadline
 
     def rival_of(self, slow: Candidate, waited_s: float) -> Departure | None:
         """Prepare an attempt beside a slow one: the next candidate of its tier, so never another model's."""
@@ -73,7 +81,7 @@ class Departures:
         errand = self._errand(candidate, hedge)
         self.walk.num_attempts += 1
         attempt = Attempt(errand, permit, self.parts, self.trace)
-        return Departure(candidate, attempt, errand.deadline)
+        return Departure(candidate, attempt)
 
     def _errand(self, candidate: Candidate, hedge: str | None) -> Errand:
         upstream = upstream_request(self.request, candidate.endpoint)
@@ -119,7 +127,7 @@ def upstream_request(request: InferenceRequest, endpoint: Endpoint) -> Prepared:
 
 
 def deadline_of(endpoint: Endpoint, request: InferenceRequest, settings: RoutingSettings) -> float:
-    """The moment at which the whole request is over."""
+    """The moment at which the request is over, if this endpoint serves it."""
     return request.arrived_at + min(settings.total_timeout_s, endpoint.timeouts.total_s)
 
 

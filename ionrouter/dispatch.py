@@ -1,8 +1,8 @@
 """Go there, and on to the next candidate on failure: the second of the two middle pages.
 
 Before commit any fault moves on as its class says; after commit there is no silent switch. Each endpoint at
-most once, all inside one deadline. How one attempt runs is attempt.py's business, how two run beside each
-other race.py's.
+most once, each within its own deadline. How one attempt runs is attempt.py's business, how two run beside
+each other race.py's.
 """
 
 from __future__ import annotations
@@ -49,6 +49,4 @@ async def dispatch(
             if trace.committed is not None:
                 raise StreamBroken(error) from error
             walk.fail(departure.candidate, error)
-        if parts.clock() >= departure.deadline:
-            break
     raise all_failed(walk.errors) if walk.errors else nobody_left(plan, request, parts.clock())

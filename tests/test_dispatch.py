@@ -617,6 +617,26 @@ async def test_the_total_limit_covers_all_attempts_together() -> None:
     assert caught.value.status == 504 and len(bench.client.calls) == 1
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_endpoint_whose_total_is_used_up_leaves_the_request_to_those_with_time_left(
+    stream: bool,
+) -> None:
+    patient, short = Timeouts(total_s=30), Timeouts(connect_s=0.3, first_token_s=0.3, total_s=0.3)
+    bench = Bench.of(
+        route(
+            "m",
+            first("a", {"hang_after": 0}, timeouts=short),
+            endpoint("late", script=OK, timeouts=short, expected=Expected(ttft_s=0.1, throughput=1e6)),
+            then("b", timeouts=patient),
+        )
+    )
+    async with asyncio.timeout(20):
+        await bench.run(request(stream=stream))
+    assert called(bench) == ["a", "b"]  # nobody is asked whose own time is over
+    late = bench.router.table.models["m"].endpoints[1]
+    assert bench.router.book.of(late).fail_before(0.0) == 0.02
+
+
 async def test_an_endpoint_is_not_blamed_for_a_deadline_that_others_used_up() -> None:
     slow = {"hang_after": 0}
     bench = Bench.of(

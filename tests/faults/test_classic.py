@@ -38,17 +38,16 @@ LEAVES = Want("b", hangs_up=True)
 BREAKS_502 = Want("a", error=502, hangs_up=True)
 BREAKS_504 = Want("a", error=504, hangs_up=True)
 SERVES = Want("a", None, status=0)
-RUNS_OUT = Want("", error=504, hangs_up=True)
 
 # Fault -> (streaming, whole).
 WANTS: dict[str, tuple[Want, Want]] = {
     "429 with Retry-After": (Want("b", "capacity", afterwards="retry_after", status=0),) * 2,
     "persistent 503": (Want("b", afterwards="breaker_open", status=-5),) * 2,
     "reset before headers": (FALLS_BACK, FALLS_BACK),
-    "silence": (LEAVES, RUNS_OUT),
+    "silence": (LEAVES, LEAVES),
     "slow first token": (LEAVES, SERVES),
     "cut stream": (BREAKS_502, LEAVES),
-    "stalled stream": (BREAKS_504, RUNS_OUT),
+    "stalled stream": (BREAKS_504, LEAVES),
     "malformed event": (LEAVES, FALLS_BACK),
     "malformed event after text": (BREAKS_502, FALLS_BACK),
     "missing [DONE]": (SERVES, SERVES),
@@ -58,7 +57,7 @@ WANTS: dict[str, tuple[Want, Want]] = {
     "error inside 200": (LEAVES, FALLS_BACK),
     "error inside 200 after text": (Want("a", error=503, hangs_up=True), FALLS_BACK),
     "empty 200": (FALLS_BACK, FALLS_BACK),
-    "slow trickle": (BREAKS_504, RUNS_OUT),
+    "slow trickle": (BREAKS_504, LEAVES),
 }
 FLAPPING = [case for case in CASES if case.fault.name == "flapping primary"]
 STEADY = [case for case in CASES if case.fault.name in WANTS]
