@@ -13,7 +13,7 @@ from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.screen import TEMPORARY
 from ionrouter.balancing.select import retry_at
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, FailureClass, RequestError, UpstreamError
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import InferenceRequest, Kind
 
 ERROR_TYPES = {
     400: "invalid_request",
@@ -95,7 +95,7 @@ def nobody_left(plan: Plan, request: InferenceRequest, now: float) -> RequestErr
             message = f"No endpoint of {request.model} can take this request: it {telling.reason}"
             if name == "context_length":
                 message = f"This request does not fit {request.model}: {telling.reason}"
-            return RequestError(message, error_type=error_type, param=_param(name, telling.reason))
+            return RequestError(message, error_type=error_type, param=_param(name, telling.reason, request))
     code = "constraint_filtered"
     if filters <= {"disabled"}:
         code = "no_endpoints"
@@ -152,8 +152,16 @@ def _availability(code: str, plan: Plan, request: InferenceRequest, *, retryable
     }
 
 
-def _param(name: str, reason: str) -> str | None:
+_PROMPTS: dict[Kind, str] = {
+    "chat": "messages",
+    "completions": "prompt",
+    "embeddings": "input",
+    "rerank": "documents",
+}
+
+
+def _param(name: str, reason: str, request: InferenceRequest) -> str:
     """The field at fault, where one can be named."""
     if name == "capability":
         return reason.removeprefix("does not support ").split(", ")[0]
-    return "messages"
+    return _PROMPTS[request.kind]

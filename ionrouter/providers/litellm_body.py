@@ -19,7 +19,9 @@ _OTHER = frozenset(
     ("functions", "function_call", "modalities", "audio", "service_tier", "prompt_cache_key", "thinking")
 )
 _EMBEDDING = frozenset(("input", "dimensions", "encoding_format", "input_type"))
-_RERANK = frozenset(("query", "documents", "top_n"))
+_RERANK = frozenset(
+    ("query", "documents", "top_n", "rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "instruction")
+)
 CLAUDE = "anthropic-claude-v1"  # reasoning details that are Claude's own
 _NOT_LITELLM = frozenset(("reasoning", "structured_outputs", "top_a"))
 _ALLOWED = (MODEL_PARAMETERS | _INPUT | _OTHER) - _NOT_LITELLM
@@ -46,7 +48,8 @@ def build_call(request: UpstreamRequest, key: str | None) -> dict[str, Any]:
 
 def _arguments(request: UpstreamRequest) -> dict[str, Any]:
     if request.kind == "rerank":
-        given = {name: request.body[name] for name in _RERANK if name in request.body}
+        asked = {**request.body, **without_protected(request.options)}  # litellm has no extra_body for rerank
+        given = {name: asked[name] for name in _RERANK if asked.get(name) is not None}
         return {**given, "documents": sent_documents(request.body)}
     if request.kind == "embeddings":
         return {name: value for name, value in request.body.items() if name in _EMBEDDING}

@@ -91,6 +91,7 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any
     if call["kind"] == "rerank":
         options = {name: options[name] for name in _RERANK_OPTIONS if name in options}
         options["timeout"] = call["total_s"]
+        options["headers"] = call["headers"]  # rerank's name for extra_headers
     elif call["kind"] != "embeddings":
         options["stream"] = call["stream"]
         if call["stream"]:

@@ -21,9 +21,10 @@ def sent_documents(body: Mapping[str, Any]) -> list[Any]:
 
 
 def _sent(document: Any) -> Any:
-    if isinstance(document, Mapping) and document.get("text") and not document.get("image"):
-        return document["text"]
-    return document
+    if not isinstance(document, Mapping):
+        return document
+    said = {name: value for name, value in document.items() if value is not None}
+    return said["text"] if said.keys() == {"text"} else said
 
 
 def read_rerank(payload: Mapping[str, Any], body: Mapping[str, Any], errors: ErrorReader) -> Complete:

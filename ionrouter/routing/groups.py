@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ionrouter.routing.naming import FREE_ROUTER, is_free
+from ionrouter.routing.naming import FREE_ROUTER, is_free, with_variants
 from ionrouter.routing.resolve import resolve, split_variant
 from ionrouter.routing.table import ModelRoute, RoutingTable
 
@@ -35,9 +35,16 @@ def group_route(table: RoutingTable, name: str) -> ModelRoute:
 
 def _members(table: RoutingTable, name: str) -> Iterable[ModelRoute]:
     if name not in table.groups:
-        return [model for model in table.models.values() if any(map(is_free, model.endpoints))]
-    found = (resolve(table, split_variant(member, table)[0]) for member in table.groups[name])
+        free = (with_variants(model, ("free",)) for model in table.models.values())
+        return [model for model in free if model.endpoints]
+    found = (_member(table, member) for member in table.groups[name])
     return [route for route in found if route is not None]
+
+
+def _member(table: RoutingTable, name: str) -> ModelRoute | None:
+    base, variants = split_variant(name, table)
+    route = resolve(table, base)
+    return None if route is None else with_variants(route, variants)
 
 
 def _united(lists: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

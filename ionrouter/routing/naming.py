@@ -23,6 +23,14 @@ def routes_of(table: RoutingTable, name: str, request: InferenceRequest) -> tupl
 
     Raises AvailabilityError 400 (`model_not_found`, `wrong_endpoint`) naming what is wrong with the name.
     """
+    fitting = tuple(route for route in _named(table, name, request) if serves(route, request.kind))
+    if not fitting:
+        raise _unusable(_wrong_kind(name, request), name, request, code="wrong_endpoint")
+    return fitting
+
+
+def _named(table: RoutingTable, name: str, request: InferenceRequest) -> tuple[ModelRoute, ...]:
+    """Find a name's routes of every kind: a group may mix them, each request takes those for its own."""
     base, variants = split_variant(name, table)
     if ONLINE in variants:
         message = f"{name}: the suffix ':online' needs the web plugin, which this router does not have"
@@ -30,10 +38,7 @@ def routes_of(table: RoutingTable, name: str, request: InferenceRequest) -> tupl
     members = _members(table, base, request)
     if not members:
         raise _unusable(_unknown(table, name, base), name, request, code="model_not_found")
-    fitting = [route for route in members if serves(route, request.kind)]
-    if not fitting:
-        raise _unusable(_wrong_kind(name, request), name, request, code="wrong_endpoint")
-    return tuple(_with_variants(route, variants) for route in fitting)
+    return tuple(with_variants(route, variants) for route in members)
 
 
 def _members(table: RoutingTable, base: str, request: InferenceRequest) -> list[ModelRoute]:
@@ -42,16 +47,16 @@ def _members(table: RoutingTable, base: str, request: InferenceRequest) -> list[
         return [
             replace(route, group=base, group_split=split, group_arm=member)
             for member in table.groups[base]
-            for route in routes_of(table, member, request)
+            for route in _named(table, member, request)
         ]
     route = resolve(table, base)
     if route is None and base == FREE_ROUTER:
-        free = (_with_variants(model, ("free",)) for model in table.models.values())
+        free = (with_variants(model, ("free",)) for model in table.models.values())
         return [replace(model, group=base) for model in free if model.endpoints]
     return [] if route is None else [route]
 
 
-def _with_variants(route: ModelRoute, variants: tuple[str, ...]) -> ModelRoute:
+def with_variants(route: ModelRoute, variants: tuple[str, ...]) -> ModelRoute:
     """Keep the endpoints that the suffixes allow; select reads the others' meaning from `variants`."""
     if not variants:
         return route

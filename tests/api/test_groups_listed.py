@@ -18,9 +18,18 @@ models:
   acme/large:
     context_length: 9000
     endpoints: [ { provider: paid, model: l, context_length: 9000, prices: { prompt: 1, completion: 2 } } ]
+  acme/both:
+    endpoints:
+      - { provider: fake, context_length: 200 }
+      - { provider: paid, model: l, context_length: 9000, prices: { prompt: 1, completion: 2 } }
+  acme/rank: { output_modalities: [rerank], endpoints: [ { provider: fake } ] }
 groups:
   openrouter/auto: [acme/small, acme/large]
+  team/gifts: [ "acme/both:free" ]
+  team/mixed: [acme/small, acme/rank]
 """
+MODELS = ["acme/small", "acme/large", "acme/both", "acme/rank"]
+GROUPS = ["openrouter/auto", "team/gifts", "team/mixed"]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +47,12 @@ def data(server: Server, path: str) -> Any:
 @pytest.mark.parametrize("path", ["/api/v1/models", "/api/v1/models/user"])
 def test_groups_are_listed_after_the_models_with_a_price_nobody_knows(server: Server, path: str) -> None:
     listed = {model["id"]: model for model in data(server, path)}
-    assert list(listed) == ["acme/small", "acme/large", "openrouter/auto"]
+    assert list(listed) == [*MODELS, *GROUPS]
     auto = listed["openrouter/auto"]
     assert (auto["pricing"]["prompt"], auto["pricing"]["completion"]) == ("-1", "-1")
     assert auto["context_length"] == 9000
     assert "acme/small, acme/large" in auto["description"]
-    assert data(server, "/api/v1/models/count")["count"] == 3
+    assert data(server, "/api/v1/models/count")["count"] == len(MODELS) + len(GROUPS)
 
 
 def test_a_group_is_found_alone_in_both_forms(server: Server) -> None:
@@ -63,5 +72,26 @@ def test_a_groups_endpoints_are_those_of_its_members(server: Server) -> None:
 
 def test_endpoints_that_keep_nothing_are_one_flat_list(server: Server) -> None:
     assert [(e["model_id"], e["provider_name"]) for e in data(server, "/api/v1/endpoints/zdr")] == [
-        ("acme/small", "Fake")
+        ("acme/small", "Fake"),
+        ("acme/both", "Fake"),
+        ("acme/rank", "Fake"),
     ]
+
+
+@pytest.mark.parametrize("name", ["team/gifts", "openrouter/free"])
+def test_a_group_of_free_endpoints_lists_no_other(server: Server, name: str) -> None:
+    endpoints = data(server, f"/api/v1/models/{name}/endpoints")["endpoints"]
+    assert {e["provider_name"] for e in endpoints} == {"Fake"}
+    assert ("acme/both", 200) in [(e["model_id"], e["context_length"]) for e in endpoints]
+    assert data(server, f"/api/v1/model/{name}")["context_length"] < 9000
+
+
+def test_a_group_of_several_kinds_serves_each_with_the_members_for_it(server: Server) -> None:
+    hello = {"model": "team/mixed", "messages": [{"role": "user", "content": "Hi"}]}
+    status, told = server.post("/api/v1/chat/completions", hello)
+    assert (status, told["model"]) == (200, "acme/small")
+    status, told = server.post("/api/v1/rerank", {"model": "team/mixed", "query": "q", "documents": ["a"]})
+    assert (status, told["model"]) == (200, "acme/rank")
+    status, told = server.post("/api/v1/embeddings", {"model": "team/mixed", "input": "a"})
+    assert (status, told["error"]["availability"]["code"]) == (400, "wrong_endpoint")
+    assert told["error"]["message"].startswith("team/mixed does not make embeddings")

@@ -180,6 +180,19 @@ def test_a_chat_model_does_not_rerank_and_a_reranker_does_not_chat(serving: Any)
     assert "/rerank" in told["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("documents", "words"),
+    [(["x" * 2000], "context length"), ([{"image": "https://example.com/a.png"}], "image input")],
+    ids=["too long", "image"],
+)
+def test_what_no_reranker_can_take_is_a_400_that_names_the_documents(
+    serving: Any, documents: Any, words: str
+) -> None:
+    status, told = rerank(serving[0], documents=documents)
+    assert (status, told["error"]["param"]) == (400, "documents")
+    assert words in told["error"]["message"]
+
+
 def test_the_scripted_provider_ranks_too_and_the_generation_says_what_it_was(serving: Any) -> None:
     server = serving[0]
     status, body = rerank(server, model="acme/fake-rerank")

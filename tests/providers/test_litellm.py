@@ -130,6 +130,20 @@ async def test_rerank_passes_in_the_providers_own_dialect(litellm: LiteLLMProvid
     assert [row["index"] for row in ranked.complete.data] == [1, 0]
 
 
+async def test_reranks_carry_the_providers_headers_and_options(litellm: LiteLLMProvider) -> None:
+    rows = [{"index": 0, "relevance_score": 0.9}]
+    with Upstream(json_response({"id": "r", "results": rows})) as up:
+        body = {"query": "q", "documents": [{"text": "a", "title": "t"}], "max_tokens_per_doc": 9}
+        options = {"max_tokens_per_doc": 7}
+        endpoint = {"headers": {"X-Mine": "b"}}
+        asked = hosted(up, "cohere", body, kind="rerank", stream=False, options=options, endpoint=endpoint)
+        await collect(litellm, asked)
+        (sent,) = up.requests
+    assert sent.headers["x-mine"] == "b"
+    assert sent.json()["max_tokens_per_doc"] == 7
+    assert sent.json()["documents"] == [{"text": "a", "title": "t"}]
+
+
 async def test_completions_and_embeddings_pass(litellm: LiteLLMProvider) -> None:
     with Upstream() as up:
         up.enqueue(completion_stream(["A", "B"]), completion_json("t"), embeddings_json([[1.0, 2.0]]))
