@@ -80,7 +80,10 @@ def test_an_expired_key_is_refused(shared: Bank) -> None:
 
 
 def test_of_twelve_at_once_a_limit_lets_as_many_through_as_it_pays_for(shared: Bank) -> None:
-    """86 prompt tokens at most are 0.000086, 100 completion tokens 0.0002: one fits the limit, two do not."""
+    """G119: the very first of a new key.
+
+    86 prompt tokens at most are 0.000086, 100 completion tokens 0.0002: one fits the limit, two do not.
+    """
     key, digest = shared.make_key(limit=0.0003)
     answers: list[tuple[int, Any]] = []
     barrier = threading.Barrier(12)

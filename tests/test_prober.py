@@ -108,6 +108,26 @@ async def test_a_probe_that_fails_early_does_not_prolong_an_open_breaker() -> No
     assert len(world.seen) >= 3 and world.health().breaker.until == until
 
 
+async def test_an_upstream_that_refuses_so_small_a_request_is_alive() -> None:
+    """G70: a 400 to the probe blames nobody, and callers' answers count whatever probes got."""
+    refused = {"status": 400, "message": "output limit too small"}
+    world = Probed(probed({"scripts": [refused] * 20}))
+    await world.after(610)
+    assert len(world.seen) >= 5 and {a.status for a in world.seen} == {400}
+    health = world.health()
+    assert health.breaker.state(world.clock.now) is BreakerState.CLOSED
+    assert health.fail_before(world.clock.now) == pytest.approx(0.02)
+    broken = Probed(probed({"scripts": [{"status": 500}] * 3 + [refused, OK]}, cooldown_s=20.0))
+    for _ in range(3):
+        with pytest.raises(AllAttemptsFailed):
+            await broken.bench.run()
+    while not broken.seen:
+        await broken.after(1)
+    broken.clock.now += 60
+    await broken.bench.run()  # the trial that the refused probe handed back
+    assert broken.health().breaker.state(broken.clock.now) is BreakerState.CLOSED
+
+
 async def test_after_its_time_the_probe_is_the_trial_and_a_failure_opens_for_longer() -> None:
     world = Probed(probed({"status": 500}, cooldown_s=5.0))
     for _ in range(3):

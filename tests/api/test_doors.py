@@ -222,6 +222,7 @@ async def test_with_keys_on_the_catalogue_is_public_but_a_shown_key_must_be_righ
 
 
 async def test_wrong_keys_are_limited_per_address_and_a_right_one_still_works(tmp_path: Path) -> None:
+    """G120: a 429 of ours says how long to wait."""
     async with edge_server(tmp_path, asks_for_keys=True, max_wrong_keys=3) as server:
         inference, _ = await _keys(server)
         wrong = {"Authorization": "Bearer sk-or-v1-wrong"}

@@ -76,6 +76,16 @@ def test_a_model_is_found_under_the_providers_own_spelling() -> None:
     assert shipped.upstream_name("together_ai", "nobody/no-such-model") is None
 
 
+def test_the_list_may_name_a_model_with_its_provider_or_without() -> None:
+    """G84. With the prefix in routes.yaml it is another model (of a router behind), and its price unknown."""
+    costs = {"litellm_provider": "acme", "input_cost_per_token": 1e-7, "output_cost_per_token": 1e-7}
+    book = PriceBook({"acme/small": costs, "large": {**costs, "input_cost_per_token": 5e-6}})
+    small, large = book.find("acme", "small"), book.find("acme", "large")
+    assert small is not None and small.price is not None and small.price.prompt == 1e-7
+    assert large is not None and large.price is not None and large.price.prompt == 5e-6
+    assert book.find("acme", "acme/large") is None
+
+
 def test_a_damaged_list_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("{")
     with pytest.raises(ConfigError, match=r"price list .*list\.json is damaged"):
