@@ -37,6 +37,9 @@ models:
   acme/embed:
     output_modalities: [embeddings]
     endpoints: [ { provider: fake, prices: { prompt: 1, completion: 0 } } ]
+  acme/rank:
+    output_modalities: [rerank]
+    endpoints: [ { provider: fake, prices: { prompt: 1, completion: 0 } } ]
   acme/slow: { endpoints: [ { provider: slow } ] }
   acme/tools:
     endpoints:

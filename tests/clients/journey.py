@@ -137,6 +137,14 @@ class OpenRouterJourney(Journey):
         """[0.0, 1.0] as little-endian float32 is what the base64 says."""
         assert seen["embeddings"] == {"rows": [[0, 1], [1, 1]], "coded": "AAAAAAAAgD8="}
 
+    def test_rerank(self, seen: dict[str, Seen]) -> None:
+        rows = [[0, 1, "a"], [1, 0.5, "b"]]
+        assert seen["rerank"] == {"rows": rows, "model": "acme/rank", "provider": "Fake", "units": 1}
+
+    def test_endpoints_that_keep_nothing_and_the_keys_own_models(self, seen: dict[str, Seen]) -> None:
+        assert "acme/rank" in seen["zdr"]["models"]
+        assert seen["own_models"]["ids"] == seen["models"]["ids"]
+
     def test_the_generation_agrees_with_the_answer(self, seen: dict[str, Seen]) -> None:
         told = seen["generation"]
         assert told["kept"] == told["asked"] == [10, 4, 0.000018]

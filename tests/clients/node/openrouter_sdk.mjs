@@ -104,6 +104,23 @@ await play({
     const coded = await generate("a", "base64");
     return { rows: floats.data.map((row) => row.embedding), coded: coded.data[0].embedding };
   },
+  async rerank() {
+    const requestBody = { model: "acme/rank", query: "q", documents: ["a", { text: "b" }, "c"], topN: 2 };
+    const answer = await stock.rerank.rerank({ requestBody });
+    return {
+      rows: answer.results.map((row) => [row.index, row.relevanceScore, row.document.text]),
+      model: answer.model,
+      provider: answer.provider,
+      units: answer.usage.searchUnits,
+    };
+  },
+  async zdr() {
+    return { models: (await stock.endpoints.listZdrEndpoints()).data.map((row) => row.modelId) };
+  },
+  async own_models() {
+    const { result } = await stock.models.listForUser({ bearer: key });
+    return { ids: result.data.map((row) => row.id) };
+  },
   async generation() {
     const { id, usage } = await ask("acme/hello");
     const { data } = await stock.generations.getGeneration({ id });

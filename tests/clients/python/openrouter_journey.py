@@ -123,6 +123,25 @@ def embeddings() -> dict[str, Any]:
     return {"rows": [row.embedding for row in floats.data], "coded": coded.data[0].embedding}
 
 
+def rerank() -> dict[str, Any]:
+    answer = stock.rerank.rerank(model="acme/rank", query="q", documents=["a", {"text": "b"}, "c"], top_n=2)
+    return {
+        "rows": [[row.index, row.relevance_score, row.document.text] for row in answer.results],
+        "model": answer.model,
+        "provider": answer.provider,
+        "units": answer.usage.search_units,
+    }
+
+
+def zdr() -> dict[str, Any]:
+    return {"models": [row.model_id for row in stock.endpoints.list_zdr_endpoints().data]}
+
+
+def own_models() -> dict[str, Any]:
+    page = stock.models.list_for_user(security={"bearer": KEY})
+    return {"ids": [model.id for model in page.result.data]}
+
+
 def generation() -> dict[str, Any]:
     answer = ask("acme/hello")
     data = stock.generations.get_generation(id=answer.id).data
@@ -165,6 +184,7 @@ play(
         *((f.__name__, f) for f in (whole, streamed, tool, tool_streamed, structured, breaks)),
         *refusals(ask),
         *((f.__name__, f) for f in (models, model, endpoints, providers, key, embeddings, generation)),
+        *((f.__name__, f) for f in (rerank, zdr, own_models)),
         *((f.__name__, f) for f in (responses, responses_streamed, responses_tool)),
     ]
 )
