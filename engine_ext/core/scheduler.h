@@ -34,29 +34,24 @@ struct ScheduledStep {
 
 // The rules:
 //
-// - Order of service is (rank, id), a total order fixed at submission: rank = arrival step - priority *
-// kHeadStart.
-//   A priority is a head start, so everybody's turn comes: later arrivals have ever larger ranks.
+// - Order of service is (rank, id), a total order fixed at submission, rank = arrival step - priority *
+//   kHeadStart. A priority is a head start, so everybody's turn comes: later arrivals have ever larger ranks.
 // - A step holds a row for each decoding sequence first, then prefill chunks, then joins, up to the token
-// budget.
-//   max_running never exceeds the budget, so decode rows fit and leave a token to each prefill.
+//   budget. max_running never exceeds the budget, so decode rows fit and leave a token to each prefill.
 // - Admission is strictly in order; the first in line waits for the blocks of all its ids plus one spare
-// block for
-//   each running sequence, so that it is not preempted at once. With nobody running it needs no spare, and
-//   one sequence always fits the pool: admission cannot deadlock.
+//   block for each running sequence, so that it is not preempted at once. With nobody running it needs no
+//   spare, and one sequence always fits the pool: admission cannot deadlock.
 // - It waits, too, while a running sequence still computes a good piece of the same prefix: a few steps later
-// that
-//   piece is in the cache. Of many requests with one long system prompt, the first computes it and the rest
-//   reuse it.
+//   that piece is in the cache. Of many requests with one long system prompt, the first computes it and the
+//   rest reuse it.
 // - A decode row that needs a block when none is available preempts the last in order of service, possibly
-// itself.
-//   The victim waits with its prompt and generated ids and later computes them again (or finds them cached).
+//   itself. The victim waits with its prompt and generated ids and later computes them again (or finds them
+//   cached, in either tier).
 // - With a second tier, sealed blocks are copied there at once. A new member whose prefix goes on there gets
 //   its blocks copied back before it joins; it holds slot and blocks meanwhile and others pass it. What fails
 //   to come back is computed.
 // - A slot or block is given out again only after the newest step that names it is done: release is deferred
-// until
-//   complete(epoch) says so. What is deferred counts as used.
+//   until complete(epoch) says so. What is deferred counts as used. A copy holds references of its own.
 class Scheduler {
  public:
   static constexpr int64_t kHeadStart = 256;  // steps per point of priority, a few seconds of a busy engine
