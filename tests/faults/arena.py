@@ -20,7 +20,8 @@ from tests.support.server import CHAT, GUARD_S, Server, running_server
 from tests.support.sse import chunks, content, data_lines
 from tests.support.upstream import Upstream, chat_json, chat_stream
 
-DOORS = ("openai", "litellm")
+# Our own client; litellm's process; litellm's translation, carried by the front.
+DOORS = ("openai", "litellm", "carried")
 SLUGS = {fault.name: re.sub(r"\W+", "-", fault.name.lower()).strip("-") for fault in FAULTS}
 # Deadlines in seconds: those of the primary where the fault is a wait, and far away everywhere else.
 NEAR = "{ connect: 2, first_token: 0.8, inter_token: 0.8, total: 2 }"
@@ -158,14 +159,29 @@ def _routes(a: Upstream, b: Upstream) -> str:
     for side, up in (("a", a), ("b", b)):
         lines += [
             f"  openai-{side}: {{ type: openai, base_url: {up.base_url} }}",
-            f"  litellm-{side}: {{ type: litellm, litellm_provider: together_ai, base_url: {up.base_url}, "
-            "keys: [UP_KEY] }",
+            *(
+                f"  {door}-{side}: {{ type: litellm, litellm_provider: together_ai, base_url: {up.base_url}, "
+                f"keys: [UP_KEY], options: {{ carrier: {carrier} }} }}"
+                for door, carrier in (("litellm", "off"), ("carried", "auto"))
+            ),
         ]
     lines += ["routing: { explore: 0 }", "models:"]
     lines += ["  warm: { endpoints: [ { provider: litellm-a, model: warm, cooldown: 0 } ] }"]
     for case in CASES:
         lines += [f"  {case.model}:", "    endpoints:", _endpoint(case, "a"), _endpoint(case, "b")]
     return "\n".join(lines) + "\n"
+
+
+def prove_carried(place: Arena) -> None:
+    """Give every carried case its recipe before its fault: the first call of a kind goes to the worker."""
+    waiting = {f"together_ai/{case.model}" for case in CASES if case.door == "carried"}
+    for case in CASES:
+        if case.door == "carried":
+            place.a.default = chat_stream(["well"]) if case.stream else chat_json("well")
+            place.b.default = place.a.default
+            assert place.ask(case).status == 200
+    events = place.server.wait_for_event("litellm_proof", len(waiting))
+    assert {e["model"] for e in events if e["why"] == "carried by the front"} == waiting, events
 
 
 @contextmanager
@@ -181,5 +197,7 @@ def arena(folder: Path) -> Iterator[Arena]:
         while server.chat(model="warm")[0] != 200:
             assert time.monotonic() < deadline, server.log
             time.sleep(0.5)
+        place = Arena(server, a, b)
+        prove_carried(place)
         a.default = None
-        yield Arena(server, a, b)
+        yield place

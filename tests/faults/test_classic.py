@@ -1,4 +1,4 @@
-"""The sixteen classic faults, with one primary and one fallback, over both doors, streaming and whole.
+"""The sixteen classic faults, with one primary and one fallback, over every door, streaming and whole.
 
 What the client sees, who answered, what it cost, what the record tells, what the primary's health became,
 and that a half-spoken connection is not left open.
