@@ -134,6 +134,12 @@ def _add_keys(keys: argparse.ArgumentParser) -> None:
     )
     create.add_argument("--expires-at", metavar="TIME", help="last moment, UTC: 2026-12-31T00:00:00Z")
     create.set_defaults(run=run_keys_create)
+    change = actions.add_parser("change", help="change a key's name or limit")
+    change.add_argument("--name", metavar="NEW", default=argparse.SUPPRESS)
+    change.add_argument("--limit", metavar="USD", default=argparse.SUPPRESS, help="or none")
+    change.add_argument("--limit-reset", choices=(*RESETS, "none"), default=argparse.SUPPRESS)
+    change.add_argument("key", help="name, hash, or the first 6 digits of the hash")
+    change.set_defaults(run=run_keys_change)
     listing = actions.add_parser("list", help="list all keys, their limits and what they spent")
     listing.set_defaults(run=run_keys_list)
     for name, run in (
@@ -147,7 +153,7 @@ def _add_keys(keys: argparse.ArgumentParser) -> None:
 
 
 def _needs_action(_args: argparse.Namespace) -> int:
-    raise ConfigError("keys: say create, list, disable, enable or delete")
+    raise ConfigError("keys: say create, change, list, disable, enable or delete")
 
 
 def _needs_bench(_args: argparse.Namespace) -> int:
@@ -314,6 +320,14 @@ def run_bench_proxy(args: argparse.Namespace) -> int:
     from ionrouter.commands import bench
 
     return bench.proxy(rounds=args.rounds, seconds=args.seconds, with_ramp=not args.no_ramp)
+
+
+def run_keys_change(args: argparse.Namespace) -> int:
+    """Change what was named; the rest stays."""
+    from ionrouter.commands import keys
+
+    asked = {name: getattr(args, name) for name in ("name", "limit", "limit_reset") if hasattr(args, name)}
+    return keys.change(_settings(args), args.key, asked)
 
 
 def run_keys_list(args: argparse.Namespace) -> int:

@@ -161,6 +161,25 @@ def test_keys_are_made_listed_disabled_and_deleted(folder: Path) -> None:
     assert_one_line(ionrouter(folder, "keys", "delete", "laptop"), "no key 'laptop'")
 
 
+def test_a_keys_name_and_limit_can_be_changed(folder: Path) -> None:
+    def change(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return ionrouter(folder, "keys", "change", *arguments)
+
+    ionrouter(folder, "keys", "create", "robot", "--limit", "5", "--limit-reset", "monthly")
+    ionrouter(folder, "keys", "create", "ops", "--management")
+    assert "$7.5 daily" in change("robot", "--limit", "7.5", "--limit-reset", "daily").stdout
+    assert change("robot", "--name", "arm").stdout.startswith("arm (sk-or-v1-")
+    assert "$7.5 daily" in ionrouter(folder, "keys", "list").stdout
+    assert change("arm", "--limit-reset", "none").stdout.strip().endswith("$7.5")
+    assert "no limit" in change("arm", "--limit", "none").stdout
+    assert_one_line(change("robot", "--limit", "1"), "no key 'robot'")
+    assert_one_line(change("arm"), "--name, --limit or --limit-reset")
+    assert_one_line(change("arm", "--limit", "-1"), "limit")
+    assert_one_line(change("arm", "--limit", "lots"), "'lots' is neither a number nor none")
+    assert_one_line(change("arm", "--name", ""), "name")
+    assert_one_line(change("ops", "--limit", "1"), "spends nothing")
+
+
 def test_a_bad_setting_names_its_variable(folder: Path) -> None:
     assert_one_line(ionrouter(folder, "check", env={"IONROUTER_PORT": "eighty"}), "IONROUTER_PORT: ")
 

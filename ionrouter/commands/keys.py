@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import closing
 
 from rich.table import Table
 
 from ionrouter.commands.console import make_console
 from ionrouter.errors import RequestError
-from ionrouter.schema.accounts import KeyToMake
+from ionrouter.schema.accounts import KeyToChange, KeyToMake
 from ionrouter.schema.validation import validated
 from ionrouter.settings import Settings
 from ionrouter.store.keys import ApiKey, KeyKind, KeyStore
@@ -83,6 +84,32 @@ def _limit(key: ApiKey) -> str:
     if key.limit is None:
         return ""
     return f"{usd(key.limit)} {key.limit_reset}" if key.limit_reset else usd(key.limit)
+
+
+def change(settings: Settings, reference: str, asked: Mapping[str, str]) -> int:
+    """Change a key's name or limit ("none" takes one away); raises RequestError for bad values."""
+    if not asked:
+        raise RequestError("say what to change: --name, --limit or --limit-reset")
+    changes = validated(KeyToChange, {name: _said(name, text) for name, text in asked.items()}).changes()
+    with closing(KeyStore.open(database_for(settings))) as store:
+        if changes.get("limit") is not None and store.resolve(reference).kind == "management":
+            raise RequestError("limit: a management key spends nothing", param="limit")
+        key = store.update(reference, changes, time.time())
+    print(f"{key.name} ({key.label}): {_limit(key) or 'no limit'}")
+    return 0
+
+
+def _said(name: str, text: str) -> str | float | None:
+    if name == "name":
+        return text
+    if text == "none":
+        return None
+    if name == "limit_reset":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise RequestError(f"{name}: '{text[:40]}' is neither a number nor none", param=name) from None
 
 
 def set_disabled(settings: Settings, reference: str, disabled: bool) -> int:
