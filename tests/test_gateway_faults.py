@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,3 +182,30 @@ def test_every_failure_is_a_strict_envelope(tmp_path: Path, status: int) -> None
     assert isinstance(failure["type"], str)
     assert failure["param"] is None
     assert "None" not in json.dumps(body)
+
+
+def test_errors_of_routing_say_in_the_route_header_what_was_tried(tmp_path: Path) -> None:
+    routes = """
+providers:
+  bad: { type: fake, name: Bad, options: { status: 503 } }
+  worse: { type: fake, name: Worse, options: { status: 429 } }
+models:
+  acme/m: { endpoints: [{ provider: bad }, { provider: worse }] }
+"""
+    with running_server(tmp_path, routes) as server:
+        tried = _refused(server, {"provider": {"order": ["bad", "worse"]}})
+        nowhere = _refused(server, {"provider": {"only": ["nobody"]}})
+    assert tried["X-Ionrouter-Route"] == "none; tried bad/acme/m: 503, worse/acme/m: 429"
+    assert nowhere["X-Ionrouter-Route"] == "none; no endpoint may serve this request"
+
+
+def _refused(server: Server, more: dict[str, Any]) -> Any:
+    body = {"model": "acme/m", "messages": [{"role": "user", "content": "hi"}], **more}
+    request = urllib.request.Request(
+        f"{server.url}/api/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(request, timeout=30)
+    return raised.value.headers

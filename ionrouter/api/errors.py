@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ionrouter.api.responses import header_text
 from ionrouter.balancing.verdict import client_error_type, client_status
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, RequestError, StreamBroken, UpstreamError
 from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody, retry_after_seconds
+
+ROUTE = "X-Ionrouter-Route"
+NOWHERE = "none; no endpoint may serve this request"
 
 
 def error_body(error: BaseException) -> ErrorBody:
@@ -24,11 +28,13 @@ def error_body(error: BaseException) -> ErrorBody:
 def _request(error: RequestError) -> ErrorBody:
     availability = error.availability if isinstance(error, AvailabilityError) else {}
     metadata = {"error_type": error.error_type, **error.metadata}
-    return ErrorBody(error.status, error.message, error.param, metadata, availability, error.headers)
+    headers = {**error.headers, ROUTE: NOWHERE} if availability else error.headers
+    return ErrorBody(error.status, error.message, error.param, metadata, availability, headers)
 
 
 def _all_attempts(error: AllAttemptsFailed) -> ErrorBody:
-    headers: dict[str, str] = {}
+    tried = ", ".join(f"{endpoint}: {_short(failure)}" for endpoint, failure in error.errors)
+    headers = {ROUTE: header_text(f"none; tried {tried}")} if tried else {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(retry_after_seconds(error.retry_after_s))
     metadata: dict[str, Any] = {"error_type": error.error_type}
@@ -36,6 +42,10 @@ def _all_attempts(error: AllAttemptsFailed) -> ErrorBody:
         metadata |= _provider_metadata(error.errors[-1][1])
         metadata["previous_errors"] = [_previous(endpoint, failure) for endpoint, failure in error.errors]
     return ErrorBody(error.status, error.message, error.param, metadata, headers=headers)
+
+
+def _short(failure: UpstreamError) -> str:
+    return str(failure.status or failure.code or failure.failure.value)
 
 
 def _upstream(failure: UpstreamError) -> ErrorBody:

@@ -112,7 +112,7 @@ class LiteLLMProvider:
         try:
             link = await self.worker.link(request.endpoint.timeouts.connect_s)
         except (TimeoutError, ConnectionError) as error:
-            words = self.worker.last_words()[-300:]
+            words = self.worker.last_words().rpartition("\n")[2][-300:]  # the rest is a traceback
             message = f"the litellm worker is not ready yet{': ' + words if words else ''}"
             raise errors.fault("connect_error", message, status=504) from error
         return await link.call(content)
