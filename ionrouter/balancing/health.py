@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ionrouter.balancing.circuit_breaker import CircuitBreaker
+from ionrouter.balancing.circuit_breaker import BreakerState, CircuitBreaker
 from ionrouter.balancing.cost import PRIOR_FAIL_AFTER, PRIOR_FAIL_BEFORE, PRIOR_NUM_OUT, PSEUDO_REQUESTS
 from ionrouter.balancing.decay import DecayedMean, DecayedMedian
 from ionrouter.balancing.pace import Pace
@@ -217,7 +217,11 @@ class Health:
         return False
 
     def _fail_transient(self, now: float, duration_s: float, cost: float, after_commit: bool) -> None:
-        (self.after if after_commit else self.before).add(1.0, now)
+        if after_commit:
+            self.after.add(1.0, now)
+        elif self.breaker.state(now) is not BreakerState.OPEN:
+            # One outage is one event: those that were under way when it was found out tell nothing new.
+            self.before.add(1.0, now)
         self.outages.add(1.0, now)
         self.last_failed_at = now
         self.breaker.fail(now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-DECAY_S = 15.0  # time constant of good news; Finagle's default is 10 s for traffic far denser than ours
+DECAY_S = 5.0  # time constant of good news; Finagle's default is 10 s
 FADE_S = 900.0  # time constant of forgetting: after an hour without a sample 2% of it is left
 
 

@@ -229,8 +229,7 @@ def _ranked(
         arms.misses(candidate.endpoint, candidate.route),
         int(asked_tier(request) == "priority" and candidate.endpoint.service_tier != "priority"),
         int(not _takes_all(request, candidate.endpoint, needs)),
-        2 * _is_overdone(view)
-        + (strategy.shuns_outages and view.health.has_outage(scene.now)),
+        2 * _is_overdone(view) + (strategy.shuns_outages and view.health.has_outage(scene.now)),
     )
     return Ranked(view, rank, strategy.key(view))
 

@@ -1,0 +1,157 @@
+"""The goals of routing as measurements: each plays seeded worlds and returns a figure. Asserts nothing."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ionrouter.router import Router
+from ionrouter.routing.table import Price, RoutingSettings
+from ionrouter.simulation.clairvoyant import clairvoyant
+from ionrouter.simulation.report import mean_cost, refused, switches
+from ionrouter.simulation.run import Played, play
+from ionrouter.simulation.scenario import Ask, Conduct, Happening, Load, Scenario, Upstream
+from ionrouter.simulation.world import World
+
+SEEDS = range(20)
+GOOD = Conduct(ttft_s=0.3, throughput=150.0)
+FAULTS = {
+    "slow": replace(GOOD, slower=10.0),
+    "failing": replace(GOOD, fails=1.0),
+    "silent": replace(GOOD, hangs=1.0),
+}
+LENGTHS = {"prompt_tokens": 2000.0, "completion_tokens": 500.0}
+
+
+def price(factor: float) -> Price:
+    """A usual price, times a factor."""
+    return Price(0.5e-6 * factor, 1.5e-6 * factor)
+
+
+def mix(num: int, seed: int, requests: int) -> Scenario:
+    """Endpoints with prices and latencies over a decade, failures up to 30%, hangs up to 5% of 60 s."""
+    rng = random.Random(f"mix {num} {seed}")
+    upstreams = []
+    for i in range(num):
+        conduct = Conduct(
+            ttft_s=0.3 * 10 ** rng.uniform(0, 1),
+            throughput=200 / 10 ** rng.uniform(0, 1),
+            fails=rng.uniform(0, 0.3),
+            hangs=rng.uniform(0, 0.05),
+            hang_s=60.0,
+        )
+        upstreams.append(Upstream(f"e{i}", price(10 ** rng.uniform(0, 1)), conduct))
+    return Scenario(tuple(upstreams), Load(rate=5, requests=requests, **LENGTHS))
+
+
+def regrets(num: int, requests: int, strategies: Sequence[str]) -> dict[str, float]:
+    """Cost over all seeds, as a multiple of the clairvoyant's."""
+    best, costs = 0.0, dict.fromkeys(strategies, 0.0)
+    for seed in SEEDS:
+        world = World(mix(num, seed, requests), seed)
+        best += statistics.fmean(clairvoyant(world))
+        for strategy in strategies:
+            costs[strategy] += mean_cost(world, play(world, strategy))
+    return {strategy: cost / best for strategy, cost in costs.items()}
+
+
+def asks(*stretches: tuple[float, float], at: float = 0.0) -> tuple[Ask, ...]:
+    """Requests at even distances: so many a second for so many seconds, one stretch after the other."""
+    found = []
+    for rate, length_s in stretches:
+        num = round(rate * length_s)
+        found += [Ask(at + i / rate, 1000, 200) for i in range(num)]
+        at += length_s
+    return tuple(found)
+
+
+def share(played: Sequence[Played], name: str, since: float, until: float) -> float:
+    """Share of first picks among the requests of a stretch."""
+    picks = [one.first_pick for one in played if since <= one.ask.at < until]
+    return picks.count(name) / len(picks)
+
+
+BEST_OF_THREE = (
+    Upstream("best", price(1.0), GOOD),
+    Upstream("second", price(2.0), GOOD),
+    Upstream("third", price(3.0), GOOD),
+)
+FAULT_AT, GRACE_S, FAULT_S, RECOVERY_S, RATE = 2.0, 2.0, 4.0, 60.0, 50.0
+
+
+def fault(
+    kind: str,
+    seed: int,
+    *,
+    explore: float = 0.01,
+    recovery_s: float = RECOVERY_S,
+    recovery_rate: float = RATE,
+) -> tuple[float, float]:
+    """First picks that avoid the best endpoint 2 s into its fault, and how much of its share comes back."""
+    over = FAULT_AT + FAULT_S
+    scenario = Scenario(
+        BEST_OF_THREE,
+        trace=asks((RATE, over), (recovery_rate, recovery_s), (RATE, 2.0)),
+        happenings=(Happening(FAULT_AT, "best", FAULTS[kind]), Happening(over, "best", GOOD)),
+        settings=RoutingSettings(explore=explore, value_of_time=0.001),  # where time matters
+    )
+    played = play(World(scenario, seed), "expected-cost")
+    usual = share(played, "best", 1.0, FAULT_AT)
+    avoided = 1 - share(played, "best", FAULT_AT + GRACE_S, over)
+    return avoided, share(played, "best", over + recovery_s, over + recovery_s + 2.0) / usual
+
+
+def newcomer(seed: int) -> float:
+    """Share of a burst of 100 requests at once that a cheaper endpoint gets that nobody has measured."""
+    warm, burst = asks((10.0, 10.0)), tuple(Ask(20.0, 1000, 200) for _ in range(100))
+    new = Upstream("new", price(0.5), GOOD)
+    refusing = replace(new, conduct=replace(GOOD, ttft_s=1.0))
+    scenario = Scenario((*BEST_OF_THREE, refusing), trace=(*warm, *burst))
+
+    def hide(router: Router) -> None:
+        """Nobody measures the new one before the burst: it is not in the table yet."""
+        table = router.table
+        model = next(iter(table.models.values()))
+        old = replace(model, endpoints=model.endpoints[:3])
+        router.table = replace(table, models={model.id: old})
+        _later(router, table)
+
+    played = play(World(scenario, seed), "expected-cost", meddle=hide)
+    return share(played, "new", 20.0, 21.0)
+
+
+def _later(router: Router, table: object) -> None:
+    import asyncio
+
+    asyncio.get_running_loop().call_later(15.0, lambda: setattr(router, "table", table))
+
+
+def herd(seed: int, *, spread: float = 1.25) -> float:
+    """The largest share that one of four nearly equal, measured endpoints gets of 100 requests at once."""
+    ends = tuple(Upstream(f"e{i}", price(1 + 0.02 * i), GOOD, expected_ttft_s=0.3) for i in range(4))
+    trace = (*asks((10.0, 10.0)), *(Ask(20.0, 1000, 200) for _ in range(100)))
+    scenario = Scenario(ends, trace=trace, settings=RoutingSettings(spread=spread))
+    played = play(World(scenario, seed), "expected-cost")
+    return max(share(played, end.name, 20.0, 21.0) for end in ends)
+
+
+def limited(seed: int) -> float:
+    """429s per request where the cheapest endpoint takes 30% of the load."""
+    low = Upstream("limited", price(1.0), replace(GOOD, limit=3.0, burst=5.0))
+    scenario = Scenario((low, Upstream("open", price(2.0), GOOD)), Load(rate=10, requests=600, **LENGTHS))
+    return refused(play(World(scenario, seed), "expected-cost"))
+
+
+def sessions(seed: int) -> float:
+    """Switches in a session of 30 turns between three equal endpoints that cache."""
+    cost = Price(1e-6, 3e-6, cache_read=0.1e-6)
+    ends = tuple(Upstream(f"e{i}", cost, GOOD, caches=True) for i in range(3))
+    load = Load(rate=5, requests=300, prompt_tokens=400, completion_tokens=200, turns=30, pause_s=5.0)
+    return switches(play(World(Scenario(ends, load), seed), "expected-cost"))
+
+
+def over_seeds(check: Callable[[int], float]) -> list[float]:
+    """A figure for every seed."""
+    return [check(seed) for seed in SEEDS]

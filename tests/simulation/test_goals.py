@@ -1,0 +1,59 @@
+"""Goals of routing, over twenty seeds each, with the production router in virtual time; some of its terms
+are taken out to see that the same measurement then misses."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from ionrouter.balancing.affinity import Affinity
+from ionrouter.balancing.health import Health
+from tests.simulation.checks import (
+    fault,
+    herd,
+    limited,
+    newcomer,
+    over_seeds,
+    regrets,
+    sessions,
+)
+
+
+def test_a_mix_of_ten_costs_little_more_than_foresight() -> None:
+    found = regrets(10, 250, ("expected-cost", "price", "latency", "round-robin"))
+    assert found["expected-cost"] <= 1.15
+    assert found["expected-cost"] <= 1.02 * min(found["price"], found["latency"], found["round-robin"])
+    assert found["round-robin"] >= 1.5
+
+
+@pytest.mark.parametrize("kind", ["slow", "failing", "silent"])
+def test_the_best_endpoint_is_left_within_two_seconds(kind: str) -> None:
+    avoided = over_seeds(lambda seed: fault(kind, seed, recovery_s=1.0)[0])
+    assert statistics.fmean(avoided) >= 0.95
+
+
+def test_a_newcomer_gets_no_more_than_its_share_of_a_burst() -> None:
+    assert max(over_seeds(newcomer)) <= 0.25
+
+
+def test_a_rate_limit_is_learned() -> None:
+    assert statistics.fmean(over_seeds(limited)) < 0.03
+
+
+def test_sessions_stay_and_without_affinity_they_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert statistics.fmean(over_seeds(sessions)) <= 0.2
+    monkeypatch.setattr(Affinity, "find", lambda self, request, now: None)
+    assert statistics.fmean(over_seeds(sessions)) > 0.2
+
+
+def test_the_spread_keeps_the_herd_apart() -> None:
+    assert statistics.fmean(over_seeds(herd)) <= 0.5
+    assert statistics.fmean(over_seeds(lambda seed: herd(seed, spread=1.0))) > 0.5
+
+
+def test_silence_goes_unseen_without_the_age_of_waiting_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Health, "oldest_wait_s", lambda self, now, stream: 0.0)
+    monkeypatch.setattr(Health, "is_stalled", lambda self, now, stream: False)
+    avoided = over_seeds(lambda seed: fault("silent", seed, recovery_s=1.0)[0])
+    assert statistics.fmean(avoided) < 0.95
