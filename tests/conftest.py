@@ -20,6 +20,14 @@ def plain_tracebacks() -> None:
     structlog.configure(processors=[*rest, plain])
 
 
+@pytest.fixture(autouse=True)
+def same_log() -> Iterator[None]:
+    """Leave the log as it was: a command run in this process sets it up for its own captured output."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     folder = programs()

@@ -54,7 +54,7 @@ def test_files_and_modules_that_are_named_exist(name: str) -> None:
 
 
 # Folders in the cache, not in the repository.
-_STORED = {"hub/", "hub-complete/", "downloads/", "hashes/", "locks/", "lists/", "weights/pypi/"}
+_STORED = {"hub/", "hub-complete/", "downloads/", "hashes/", "locks/", "lists/", "litellm/", "weights/pypi/"}
 
 
 @functools.cache

@@ -120,12 +120,25 @@ def open_database(
         connection = sqlite3.connect(
             path, isolation_level=None, timeout=busy_timeout_s, check_same_thread=not is_shared
         )
-        connection.execute("PRAGMA journal_mode=WAL")
+        _use_wal(connection, busy_timeout_s)
         connection.execute(f"PRAGMA synchronous={'FULL' if survives_power_loss else 'NORMAL'}")
         prepare(connection)
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(f"{path}: cannot open the state database: {error}") from error
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection, patience_s: float) -> None:
+    """Switch to WAL, which fails at once, whatever the timeout, while another process does the same."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def prepare(connection: sqlite3.Connection) -> None:
