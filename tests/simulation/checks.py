@@ -144,6 +144,13 @@ def limited(seed: int) -> float:
     return refused(play(World(scenario, seed), "expected-cost"))
 
 
+def told_to_wait(seed: int) -> float:
+    """429s per request where the cheapest endpoint takes one request a minute, and says so."""
+    low = Upstream("limited", price(1.0), replace(GOOD, limit=1 / 60, burst=1.0, retry_after_s=60.0))
+    scenario = Scenario((low, Upstream("open", price(2.0), GOOD)), Load(rate=2, requests=240, **LENGTHS))
+    return refused(play(World(scenario, seed), "expected-cost"))
+
+
 def sessions(seed: int) -> float:
     """Switches in a session of 30 turns between three equal endpoints that cache."""
     cost = Price(1e-6, 3e-6, cache_read=0.1e-6)

@@ -17,11 +17,13 @@ from tests.simulation.checks import (
     over_seeds,
     regrets,
     sessions,
+    told_to_wait,
 )
 
 
-def test_a_mix_of_ten_costs_little_more_than_foresight() -> None:
-    found = regrets(10, 250, ("expected-cost", "price", "latency", "round-robin"))
+@pytest.mark.parametrize("num_endpoints", [3, 10, 30])
+def test_steady_mixes_cost_little_more_than_foresight(num_endpoints: int) -> None:
+    found = regrets(num_endpoints, 250, ("expected-cost", "price", "latency", "round-robin"))
     assert found["expected-cost"] <= 1.15
     assert found["expected-cost"] <= 1.02 * min(found["price"], found["latency"], found["round-robin"])
     assert found["round-robin"] >= 1.5
@@ -45,6 +47,20 @@ def test_sessions_stay_and_without_affinity_they_do_not(monkeypatch: pytest.Monk
     assert statistics.fmean(over_seeds(sessions)) <= 0.2
     monkeypatch.setattr(Affinity, "find", lambda self, request, now: None)
     assert statistics.fmean(over_seeds(sessions)) > 0.2
+
+
+def test_a_share_comes_back_after_a_fault_and_without_exploration_it_does_not() -> None:
+    seeds = range(5)
+    assert statistics.fmean(fault("slow", seed)[1] for seed in seeds) >= 0.8
+    assert statistics.fmean(fault("slow", seed, explore=0.0)[1] for seed in seeds) < 0.8
+
+
+def test_retry_after_is_kept_and_without_it_a_limit_is_hit_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert statistics.fmean(over_seeds(told_to_wait)) < 0.03
+    monkeypatch.setattr(Health, "_refuse", lambda self, now, retry_after_s: None)
+    assert statistics.fmean(over_seeds(told_to_wait)) > 0.03
 
 
 def test_the_spread_keeps_the_herd_apart() -> None:
