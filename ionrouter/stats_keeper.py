@@ -17,6 +17,7 @@ import structlog
 from ionrouter.errors import ConfigError
 from ionrouter.stats import codec
 from ionrouter.stats.book import SeriesKey, StatsBook
+from ionrouter.stats.resolution import GRAINS, HOUR
 from ionrouter.stats.window import PackedBucket, Window
 from ionrouter.store import stats_rows
 from ionrouter.store.database import Statement, StoreFault
@@ -29,7 +30,6 @@ ROWS_AT_ONCE = 8  # encoded between two looks at the event loop: about a millise
 ROWS_A_WRITE = 500
 RESTORED_AT_ONCE = 200
 PRUNE_EVERY = 60  # flushes: it reads the whole table
-KEPT = {60: 2880, 3600: 744, 86_400: 400}  # buckets of each width
 Kept = tuple[int, int, Mapping[str, Any], PackedBucket]  # width, number, series, what happened
 
 
@@ -126,12 +126,12 @@ class StatsKeeper:
 
     def _outdated(self) -> list[Statement]:
         now = self._clock()
-        old = [stats_rows.prune(width_s, int(now // width_s) - count) for width_s, count in KEPT.items()]
+        old = [stats_rows.prune(g.width_s, int(now // g.width_s) - g.max_buckets) for g in GRAINS.values()]
         return [*old, (stats_rows.PRUNE_NAMES, ())]
 
     def _window(self, series: Mapping[str, Any], width_s: int) -> Window | None:
         if "key" in series:
-            return self._book.keys.window(series["key"]) if width_s == 3600 else None
+            return self._book.keys.window(series["key"]) if width_s == HOUR.width_s else None
         found = self._book.series(SeriesKey(*(series[name] for name in SeriesKey._fields)))
         if found is None:
             return None

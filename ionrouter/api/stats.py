@@ -20,18 +20,16 @@ from ionrouter.stats.query import (
     DIMENSIONS,
     MAX_STRETCH_S,
     METRICS,
-    WIDTHS_S,
     Dimension,
     Question,
     answer,
 )
+from ionrouter.stats.resolution import GRAINS, HOUR, MINUTE, UNITS_S
 
 DEFAULT_WINDOW_S = 1800.0
 MAX_PERCENTILES = 20
-MINUTES_KEPT_S = 48 * 3600.0
 MAX_ROWS = 100_000
 Word = TypeVar("Word", bound=str)
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _KNOWN = frozenset(
     {"window", "since", "until", "group_by", "percentiles", "resolution", "role", "format", "sort", "limit"}
     | set(DIMENSIONS)
@@ -59,7 +57,7 @@ async def routes(request: web.Request) -> web.Response:
             "data": rows,
             "since": question.since,
             "until": question.until,
-            "resolution_s": 3600 if question.reads_keys else question.width_s,
+            "resolution_s": HOUR.width_s if question.reads_keys else question.width_s,
         }
     )
 
@@ -76,8 +74,8 @@ def _question(query: Mapping[str, str], now: float) -> Question:
         raise _bad("since", "should be before until")
     if until - since > MAX_STRETCH_S:
         raise _bad("since", f"should be at most {MAX_STRETCH_S / 86_400:.0f} days before until")
-    resolution = _one_of(query, "resolution", tuple(WIDTHS_S), None)
-    if resolution == "minute" and now - since > MINUTES_KEPT_S:
+    resolution = _one_of(query, "resolution", tuple(GRAINS), None)
+    if resolution == "minute" and now - since > MINUTE.kept_s:
         raise _bad("resolution", "minutes are kept for 48 hours; ask for hour or day")
     role = _one_of(query, "role", PURPOSES, "main") or "main"
     filters = {name: frozenset(_listed(query[name])) for name in DIMENSIONS if query.get(name)}
@@ -135,7 +133,7 @@ def _stretch(query: Mapping[str, str]) -> float:
     text = query.get("window", "")
     if not text:
         return DEFAULT_WINDOW_S
-    unit = _UNITS.get(text[-1])
+    unit = UNITS_S.get(text[-1])
     seconds = _number("window", text[:-1] if unit else text) * (unit or 1.0)
     if not 60 <= seconds <= MAX_STRETCH_S:
         raise _bad("window", "should be from 1m to 31d")

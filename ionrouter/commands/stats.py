@@ -14,11 +14,11 @@ from rich.table import Table
 from ionrouter.commands.client import ask, ask_text, server_url
 from ionrouter.commands.console import make_console
 from ionrouter.settings import Settings
+from ionrouter.stats.resolution import GRAINS, UNITS_S, Resolution
 
 PERCENTILES = ("p50", "p90", "p99")
 _BARS = "▁▂▃▄▅▆▇█"
 _STEPS = 30  # bars of a sparkline at most
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WATCH_S = 2.0
 
 
@@ -71,8 +71,7 @@ def _table(settings: Settings, base: str, query: Mapping[str, str]) -> Table:
     rows = whole["data"]
     for row in rows:
         mine = [step for step in steps if all(step[name] == row[name] for name in groups)]
-        width_s = {"minute": 60, "hour": 3600, "day": 86_400}[resolution]
-        series = _filled(mine, whole["since"], whole["until"], width_s)
+        series = _filled(mine, whole["since"], whole["until"], GRAINS[resolution].width_s)
         table.add_row(*_cells(row, groups), sparkline(series))
     if groups == ["endpoint"]:
         seen = {row["endpoint"] for row in rows}
@@ -111,9 +110,9 @@ def _figures(percentiles: Mapping[str, float | None], form: str) -> list[str]:
     return ["-" if value is None else form.format(value) for value in values]
 
 
-def resolution_of(window: str) -> str:
+def resolution_of(window: str) -> Resolution:
     """Choose bars so that there are at most 60 of them or days: `window` as the server takes it."""
-    seconds = float(window[:-1]) * _UNITS[window[-1]] if window[-1:] in _UNITS else float(window)
+    seconds = float(window[:-1]) * UNITS_S[window[-1]] if window[-1:] in UNITS_S else float(window)
     return "minute" if seconds <= 3600 else "hour" if seconds <= 2 * 86_400 else "day"
 
 

@@ -16,15 +16,15 @@ from ionrouter.errors import FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.stats.classes import CLASSES, RequestClass, class_of
 from ionrouter.stats.keys import KeyBook
+from ionrouter.stats.resolution import GRAINS, width_for
 from ionrouter.stats.sketch import Sketch
-from ionrouter.stats.window import Bucket, Window
+from ionrouter.stats.window import OK, Bucket, Window
 
 MIN_SAMPLES = 5  # fewer say nothing: null
 # Attempts that belong together: for callers (hedges, too), copies, health checks. They never mix.
 Purpose = Literal["main", "shadow", "probe"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 WINDOWS_S = {"5m": 300.0, "30m": 1800.0, "1d": 86400.0}
-OK = "ok"
 # What an endpoint is not blamed for: its limits, bad requests, refused content, callers who left.
 _COUNTED_FAILURES = frozenset({FailureClass.TRANSIENT.value, FailureClass.DOMAIN.value})
 
@@ -72,7 +72,7 @@ class Series:
     """One endpoint in one mode, at three resolutions."""
 
     windows: tuple[Window, ...] = field(
-        default_factory=lambda: (Window(60, 2880), Window(3600, 744), Window(86_400, 400))
+        default_factory=lambda: tuple(Window.of(grain) for grain in GRAINS.values())
     )
 
     model_id: str = ""
@@ -98,16 +98,8 @@ class Series:
 
     def since(self, seconds: float, now: float) -> Bucket:
         """Merge the last `seconds` at the resolution for such a stretch."""
-        width_s = resolution_of(seconds)
+        width_s = width_for(seconds)
         return next(w for w in self.windows if w.width_s == width_s).since(now - seconds, now)
-
-
-def resolution_of(seconds: float) -> int:
-    """The width of the buckets that answer a question about so long a stretch: at most 180 of them."""
-    return next(width for width, most in _RESOLUTIONS if seconds <= most)
-
-
-_RESOLUTIONS = ((60, 3 * 3600.0), (3600, 7 * 86_400.0), (86_400, float("inf")))
 
 
 class SeriesKey(NamedTuple):
@@ -181,7 +173,7 @@ class StatsBook:
                 series = self._series.get(SeriesKey(endpoint_id, mode, purpose, request_class))
                 if series is not None:
                     total.merge(series.since(seconds, now))
-        return summarise(total, resolution_of(seconds))
+        return summarise(total, width_for(seconds))
 
     def endpoint_summary(self, endpoint_id: str, now: float, purpose: Purpose = "main") -> EndpointSummary:
         """Summarise one endpoint over the three published windows."""

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ionrouter.schema.events import RequestRecord
-from ionrouter.stats.window import Window
+from ionrouter.stats.resolution import HOUR
+from ionrouter.stats.window import OK, Window
 
 MAX_KEYS = 200
-OK = "ok"
-
-
-def _hours() -> Window:
-    return Window(3600, 744)
 
 
 @dataclass(slots=True)
@@ -27,7 +23,7 @@ class KeyBook:
         key_id = record.key_id or ""
         window = self._windows.get(key_id)
         if window is None:
-            window = self._windows[key_id] = _hours()
+            window = self._windows[key_id] = Window.of(HOUR)
             self._forget_idlest(key_id)
         bucket = window.at(record.started_at + record.duration_s)
         if bucket is None:
@@ -47,7 +43,7 @@ class KeyBook:
         """Find a key's hours, or begin them, for what is read back after a start; None beyond the limit."""
         if key_id not in self._windows and len(self._windows) >= self.max_keys:
             return None
-        return self._windows.setdefault(key_id, _hours())
+        return self._windows.setdefault(key_id, Window.of(HOUR))
 
     def _forget_idlest(self, newcomer: str) -> None:
         """Over the limit the key with the fewest requests in its last two hours goes."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ionrouter.errors import FailureClass
-from ionrouter.stats.book import MIN_SAMPLES, OK, Purpose, Series, SeriesKey, StatsBook, uptime_of
-from ionrouter.stats.window import Bucket, Window
+from ionrouter.stats.book import MIN_SAMPLES, Purpose, Series, SeriesKey, StatsBook, uptime_of
+from ionrouter.stats.resolution import GRAINS, HOUR, Resolution, width_for
+from ionrouter.stats.window import OK, Bucket, Window
 
 Dimension = Literal["endpoint", "model", "provider", "stream", "class", "key"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
-Resolution = Literal["minute", "hour", "day"]
-WIDTHS_S: Mapping[Resolution, int] = {"minute": 60, "hour": 3600, "day": 86_400}
-MAX_STRETCH_S = 31 * 86_400.0
+MAX_STRETCH_S = float(HOUR.kept_s)
 # Metric -> what its sketch is called, what its seconds are multiplied by, whether larger is better.
 METRICS: Mapping[str, tuple[str, float, bool]] = {
     "ttft_ms": ("ttft_s", 1000.0, False),
@@ -48,12 +47,8 @@ class Question:
     def width_s(self) -> int:
         """The buckets it is answered from: as asked, else the finest that keeps so long a stretch."""
         if self.resolution is not None:
-            return WIDTHS_S[self.resolution]
-        stretch = self.until - self.since
-        for width_s, longest, oldest in ((60, 3 * 3600.0, 47 * 3600.0), (3600, 7 * 86_400.0, 30 * 86_400.0)):
-            if stretch <= longest and self.age_s <= oldest:
-                return width_s
-        return 86_400
+            return GRAINS[self.resolution].width_s
+        return width_for(self.until - self.since, self.age_s)
 
     @property
     def reads_keys(self) -> bool:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ionrouter.schema.usage import Cost, Usage
+from ionrouter.stats.resolution import MINUTE, Grain
 from ionrouter.stats.sketch import Sketch
 
-METRICS = ("ttft_s", "ttft_client_s", "throughput", "duration_s", "tpot_s", "max_gap_s", "queue_s")
+OK = "ok"
 
 
 @dataclass(slots=True)
@@ -104,11 +105,16 @@ class PackedBucket:
 class Window:
     """At most `max_buckets` buckets of `width_s` seconds; the oldest go first."""
 
-    width_s: int = 60
-    max_buckets: int = 2880  # 48 hours of minutes
+    width_s: int = MINUTE.width_s
+    max_buckets: int = MINUTE.max_buckets
     _packed: dict[int, PackedBucket] = field(default_factory=dict)  # bucket number -> what happened
     _open: dict[int, Bucket] = field(default_factory=dict)  # the newest two: a late sample is common
     _changed: set[int] = field(default_factory=set)  # since take_changed
+
+    @classmethod
+    def of(cls, grain: Grain) -> Window:
+        """An empty one of a resolution."""
+        return cls(grain.width_s, grain.max_buckets)
 
     def at(self, moment: float) -> Bucket | None:
         """Open the bucket that `moment` falls into; None when it is older than all that is kept."""

@@ -9,7 +9,8 @@ import pytest
 from ionrouter.errors import FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.usage import Cost, Usage
-from ionrouter.stats.book import PURPOSES, SeriesKey, StatsBook, resolution_of
+from ionrouter.stats.book import PURPOSES, SeriesKey, StatsBook
+from ionrouter.stats.resolution import width_for
 from ionrouter.stats.sketch import MAX_BINS
 
 NOW = 1_700_000_000.0
@@ -103,7 +104,7 @@ def test_windows_see_their_own_stretch() -> None:
 
 
 def test_long_stretches_are_answered_at_a_coarser_resolution_that_is_stated() -> None:
-    assert [resolution_of(s) for s in (300, 1800, 10_800, 86_400, 8 * 86_400)] == [60, 60, 60, 3600, 86_400]
+    assert [width_for(s) for s in (300, 1800, 10_800, 86_400, 8 * 86_400)] == [60, 60, 60, 3600, 86_400]
     stats = book(*[attempt(started_at=NOW - 86_400 * day) for day in range(40) for _ in range(5)])
     month = stats.window("a", 30 * 86_400, NOW)
     assert month.resolution_s == 86_400 and 145 <= month.num_attempts <= 160

@@ -8,7 +8,8 @@ import pytest
 
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.stats.codec import decode, encode
-from ionrouter.stats.window import METRICS, Bucket, PackedBucket
+from ionrouter.stats.query import METRICS
+from ionrouter.stats.window import Bucket, PackedBucket
 
 BUDGET_BYTES = 1e9
 NUM_ENDPOINTS, NUM_CLASSES = 50, 3
@@ -17,7 +18,11 @@ NUM_ENDPOINTS, NUM_CLASSES = 50, 3
 def bucket(num_requests: int, rng: random.Random, *, streamed: bool = True) -> PackedBucket:
     """Latencies over four orders of magnitude: far more bins than an endpoint has in fact."""
     made = Bucket()
-    names = METRICS if streamed else ("ttft_client_s", "throughput", "duration_s")
+    names = (
+        [name for name, _, _ in METRICS.values()]
+        if streamed
+        else ("ttft_client_s", "throughput", "duration_s")
+    )
     for _ in range(num_requests):
         made.add(rng.choice(("ok", "transient", "capacity")), {m: rng.lognormvariate(0, 2) for m in names})
         made.spend(Usage(rng.randrange(10_000), rng.randrange(1000), 5, 0, 3), Cost(0.001, 0.002))
