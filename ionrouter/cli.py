@@ -198,7 +198,9 @@ async def _serve(settings: Settings, redactor: Redactor) -> None:
 
 
 def _announce(url: str) -> None:
-    print(f"ionrouter listens on {url} (clients: base_url={url}/api/v1)", file=sys.stderr, flush=True)
+    # One write: print writes the end of the line by itself, and the log's thread could come in between.
+    sys.stderr.write(f"ionrouter listens on {url} (clients: base_url={url}/api/v1)\n")
+    sys.stderr.flush()
 
 
 def run_simulate(args: argparse.Namespace) -> int:

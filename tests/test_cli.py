@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ionrouter.cli import main, parser
+from ionrouter.cli import _announce, main, parser
 from ionrouter.store.keys import KEY_PATTERN
 from tests.support.server import ROOT, Server, environment, running_server
 
@@ -245,6 +246,27 @@ def test_the_management_key_goes_to_this_machine_only(
     settings = Settings(state_dir=server.state)
     assert _own_key(settings, server.url) == server.management_key()
     assert _own_key(settings, "https://router.example") is None
+
+
+class Recorder(io.StringIO):
+    """A stream that remembers what each write brought."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    def write(self, text: str, /) -> int:
+        self.writes.append(text)
+        return super().write(text)
+
+
+def test_the_log_cannot_come_in_the_middle_of_the_line_that_tells_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = Recorder()
+    monkeypatch.setattr("sys.stderr", stream)
+    _announce("http://127.0.0.1:1")
+    assert [text[-1:] for text in stream.writes] == ["\n"]
 
 
 def test_json_log_lines_are_json(server: Server) -> None:
