@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.events import ProviderBatch, ProviderEvent
@@ -40,7 +40,6 @@ class ProviderClient(Protocol):
     async def close(self) -> None: ...
 
 
-@runtime_checkable
 class BatchingClient(ProviderClient, Protocol):
     """A client that can hand on at once what came at once. `batches` yields lists of what `stream` yields."""
 

@@ -35,7 +35,7 @@ from ionrouter.providers.ion_parameters import (
 )
 from ionrouter.providers.ion_prompt import Prompt, prompts_of
 from ionrouter.providers.ion_sections import Sections
-from ionrouter.providers.ion_tools import grammar_with_tools, may_think, tools_of
+from ionrouter.providers.ion_tools import grammar_with_tools, may_think
 from ionrouter.routing.table import Endpoint, LocalModel
 from ionrouter.schema.events import Chunk
 from ionrouter.schema.load import EngineLoad
@@ -118,8 +118,9 @@ def _with_form(plan: Plan, request: UpstreamRequest, engine: LocalEngine, prompt
     if request.kind != "chat" or engine.template is None:
         return plan
     template, may = engine.template, may_think(request.body) is not False
-    thought: Thought = "begun" if prompts[0].is_thinking else "may" if template.thinks and may else "none"
-    grammar = grammar_with_tools(request.body, template.tool_format, plan.sampling.grammar, thought)
+    prompt, own = prompts[0], plan.sampling.grammar  # of a chat there is one
+    thought: Thought = "begun" if prompt.is_thinking else "may" if template.thinks and may else "none"
+    grammar = grammar_with_tools(request.body, prompt.tools, template.tool_format, own, thought)
     return replace(plan, sampling=replace(plan.sampling, grammar=grammar))
 
 
@@ -192,7 +193,7 @@ async def _answer(
 def _writer(request: UpstreamRequest, engine: LocalEngine, plan: Plan, prompt: Prompt, index: int) -> Answer:
     template = engine.template
     if request.kind == "chat" and template is not None:
-        form = template.tool_format if tools_of(request.body) is not None else None
+        form = template.tool_format if prompt.tools is not None else None
         sections = Sections(form, thinks=template.thinks, is_thinking=prompt.is_thinking)
         return ChatAnswer(index, engine.tokenizer, plan.wants_logprobs, sections, request.request_id)
     return CompletionAnswer(index, engine.tokenizer, plan.wants_logprobs, prompt.text if plan.echo else "")

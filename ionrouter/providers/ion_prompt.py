@@ -11,17 +11,18 @@ from ionrouter.engine.ion import LocalEngine
 from ionrouter.engine.tool_format import THINK
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.ion_parameters import MAX_CHOICES, check_token_ids, invalid, unsupported
-from ionrouter.providers.ion_tools import may_think, messages_for, tools_of
+from ionrouter.providers.ion_tools import ToolWish, may_think, messages_for, tools_of
 from ionrouter.schema.request import Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids to continue, and their text for `echo`."""
+    """Ids to continue, and their text for `echo`; of a chat the tools that may be called."""
 
     ids: list[int]
     text: str = ""
     is_thinking: bool = False  # the prompt ends within a thought
+    tools: ToolWish | None = None
 
 
 def prompts_of(body: Mapping[str, Any], kind: Kind, engine: LocalEngine, now: datetime) -> list[Prompt]:
@@ -56,7 +57,8 @@ def _chat_prompt(body: Mapping[str, Any], engine: LocalEngine, now: datetime) ->
         ) from error
     _require_text(rendered.text, "messages")
     ids = engine.tokenizer.encode_template(rendered.text, rendered.mark)
-    return Prompt(_not_empty(ids, "messages"), is_thinking=rendered.text.rstrip().endswith(THINK))
+    is_thinking = rendered.text.rstrip().endswith(THINK)
+    return Prompt(_not_empty(ids, "messages"), is_thinking=is_thinking, tools=wish)
 
 
 def _prompt_values(value: Any) -> list[Any]:

@@ -157,13 +157,13 @@ def _with_instructions(messages: list[Mapping[str, Any]], wish: ToolWish) -> lis
 
 
 def grammar_with_tools(
-    body: Mapping[str, Any], form: ToolFormat, own: Grammar | None, thought: Thought
+    body: Mapping[str, Any], wish: ToolWish | None, form: ToolFormat, own: Grammar | None, thought: Thought
 ) -> Grammar | None:
-    """Join what a body asks of the answer's form (`own`) with its tools and the model's thoughts.
+    """Join what a body asks of the answer's form (`own`) with its tools (`wish`) and the model's thoughts.
 
     Raises UpstreamError (400) naming the field where they do not go together.
     """
-    wish, schema = tools_of(body), schema_of(body) if own is not None else None
+    schema = schema_of(body) if own is not None else None
     if wish is None and (own is None or thought == "none"):
         return own
     if own is not None and schema is None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from ionrouter.errors import ConfigError
@@ -78,7 +78,7 @@ class OpenAIProvider:
         """Send a request that was built elsewhere to an upstream that answers in OpenAI's shape."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
         endpoint = request.endpoint
-        try:
+        with _asking(errors):
             response = await self._outgoing.send(
                 "POST",
                 url,
@@ -87,10 +87,6 @@ class OpenAIProvider:
                 allow_http=endpoint.provider.allow_http,
                 connect_s=endpoint.timeouts.connect_s,
             )
-        except ConfigError as error:
-            raise errors.refused("config", str(error)) from error
-        except (HttpFault, OSError, ValueError) as error:
-            raise read_transport_error(error, errors) from error
         async with aclosing(self._relayed(request, errors, response)) as batches:
             async for batch in batches:
                 yield batch
@@ -166,15 +162,11 @@ class OpenAIProvider:
         is_stream: bool = False,
     ) -> Answer:
         url = (provider.base_url or "").rstrip("/") + path
-        try:
+        with _asking(errors):
             headers = self._headers(provider, variable, is_stream=is_stream)
             return await self._outgoing.send(
                 method, url, headers, data, allow_http=provider.allow_http, connect_s=connect_s
             )
-        except ConfigError as error:
-            raise errors.refused("config", str(error)) from error
-        except (HttpFault, OSError, ValueError) as error:
-            raise read_transport_error(error, errors) from error
 
     def _headers(self, provider: Provider, variable: str | None, *, is_stream: bool) -> Mapping[str, str]:
         key = self._key(provider, variable)
@@ -195,6 +187,17 @@ class OpenAIProvider:
         if not 200 <= response.status < 300:
             body = await response.read(MAX_ERROR_BYTES)
             raise errors.response(response.status, response.headers, body, self._clock())
+
+
+@contextmanager
+def _asking(errors: ErrorReader) -> Iterator[None]:
+    """Tell what goes wrong before an answer's head is there: UpstreamError for all of it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise errors.refused("config", str(error)) from error
+    except (HttpFault, OSError, ValueError) as error:
+        raise read_transport_error(error, errors) from error
 
 
 async def _json_body(response: Answer, errors: ErrorReader) -> Any:

@@ -120,6 +120,21 @@ class AnswerFrame:
         return {key: value for key, value in part.items() if key not in _REASONING_KEYS}
 
 
+class Unstreamed:
+    """The half of an answer that kinds without streams never write: asking for it is a fault of ours."""
+
+    __slots__ = ()
+
+    def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
+        raise AssertionError(f"{type(self).__name__} is not streamed")
+
+    def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        raise AssertionError(f"{type(self).__name__} is not streamed")
+
+    def fail(self, error: ErrorBody) -> Iterator[dict[str, Any]]:
+        raise AssertionError(f"{type(self).__name__} is not streamed")
+
+
 def _ending(choice: Choice | ChoiceDelta) -> dict[str, Any]:
     return {
         "finish_reason": choice.finish_reason,

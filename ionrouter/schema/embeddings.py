@@ -4,18 +4,17 @@ wants, and writes what the client wants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from ionrouter.errors import AllAttemptsFailed
-from ionrouter.schema.answers import cost_fields
+from ionrouter.schema.answers import Unstreamed, cost_fields
 from ionrouter.schema.chat import PARTS, Part
 from ionrouter.schema.common import CHARACTERS_PER_TOKEN, PositiveInt, TextRequest
-from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Chunk, Committed, Complete, Finished
+from ionrouter.schema.events import Committed, Complete, Finished
 from ionrouter.schema.vectors import base64_of, num_dimensions, numbers_of
 
 MAX_INPUTS = 2048
@@ -80,7 +79,7 @@ def _length(item: str | list[int] | MixedInput) -> int:
 
 
 @dataclass(slots=True)
-class EmbeddingsAnswer:
+class EmbeddingsAnswer(Unstreamed):
     """The one answer to a request for vectors."""
 
     id: str
@@ -122,12 +121,3 @@ class EmbeddingsAnswer:
 
     def _wrong(self, what: str) -> AllAttemptsFailed:
         return AllAttemptsFailed(f"{self.provider} answered with {what}", 502, [])
-
-    def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
-        raise AssertionError("embeddings are not streamed")
-
-    def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        raise AssertionError("embeddings are not streamed")
-
-    def fail(self, error: ErrorBody) -> Iterator[dict[str, Any]]:
-        raise AssertionError("embeddings are not streamed")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
 
-from ionrouter.schema.answers import cost_fields
+from ionrouter.schema.answers import Unstreamed, cost_fields
 from ionrouter.schema.common import PositiveInt, TextRequest
-from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Chunk, Committed, Complete, Finished
+from ionrouter.schema.events import Committed, Complete, Finished
 
 MAX_DOCUMENTS = 10_000
 
@@ -64,7 +63,7 @@ class RerankRequest(TextRequest):
 
 
 @dataclass(slots=True)
-class RerankAnswer:
+class RerankAnswer(Unstreamed):
     """The one answer to a rerank request."""
 
     id: str
@@ -99,12 +98,3 @@ class RerankAnswer:
         else:
             shown = document.model_dump(exclude_none=True)
         return {"index": row["index"], "relevance_score": row["relevance_score"], "document": shown}
-
-    def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
-        raise AssertionError("rerank is not streamed")
-
-    def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        raise AssertionError("rerank is not streamed")
-
-    def fail(self, error: ErrorBody) -> Iterator[dict[str, Any]]:
-        raise AssertionError("rerank is not streamed")
