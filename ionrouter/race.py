@@ -30,7 +30,7 @@ def patience_with(departure: Departure, departures: Departures) -> float | None:
     """
     candidate, parts = departure.candidate, departures.parts
     hedge = candidate.route.hedge
-    if hedge is None or departures.has_hedged:
+    if hedge is None or hedge.budget == 0 or departures.has_hedged:
         return None
     if departures.walk.num_attempts == 1:  # its share is of requests, not of attempts
         parts.hedges.of(candidate.route.id).deposit(hedge.budget)

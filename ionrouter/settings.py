@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     )
     state_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"),
-        description="keys, spending, generations",
+        description="keys, spending, generations, statistics",
     )
     cache_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"),

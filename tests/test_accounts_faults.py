@@ -7,13 +7,12 @@ import json
 import resource
 import signal
 import sqlite3
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.accounts import COST, Bank, bank
-from tests.support.server import CHAT, headers
+from tests.support.server import CHAT, eventually, headers
 
 
 def test_kill_9_keeps_what_was_answered_and_marks_what_was_not(tmp_path: Path) -> None:
@@ -45,8 +44,7 @@ def test_kill_9_books_what_was_reserved_under_a_limit(tmp_path: Path) -> None:
     with bank(tmp_path) as first:
         limited, digest = first.make_key(limit=0.001)
         with _streaming(first, limited, max_tokens=200) as running:
-            while not _is_written(tmp_path, running):
-                time.sleep(0.01)
+            eventually(lambda: _is_written(tmp_path, running))
             first.server.process.send_signal(signal.SIGKILL)
             first.server.wait()
     with bank(tmp_path) as second:

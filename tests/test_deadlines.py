@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.server import GUARD_S, Server, running_server
+from tests.support.server import GUARD_S, Server, eventually, running_server
 from tests.support.sse import chunks, content
 from tests.support.upstream import Hang, Script, Upstream, Wait, chat_json, chat_stream, chunk, raw, sse
 
@@ -97,13 +97,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def failure(world: World, endpoint: str) -> dict[str, Any]:
     """The log's word on an endpoint's failed attempt; it is written with some delay."""
-    deadline = time.monotonic() + GUARD_S
-    while time.monotonic() < deadline:
-        for event in world.server.events("attempt_failed"):
-            if event["endpoint"] == endpoint:
-                return event
-        time.sleep(0.05)
-    raise TimeoutError(world.server.log)
+
+    def failed() -> list[dict[str, Any]]:
+        return [event for event in world.server.events("attempt_failed") if event["endpoint"] == endpoint]
+
+    return eventually(failed)[0]
 
 
 @DOORS

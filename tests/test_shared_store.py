@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pytest
 from tests.support.accounts import COST, Bank, bank
 from tests.support.databases import PostgresPlace
 from tests.support.postgres import Postgres
-from tests.support.server import CHAT, GUARD_S, ROOT, environment, headers
+from tests.support.server import CHAT, GUARD_S, ROOT, environment, eventually, headers
 
 FEW = {"tokens": 5, "gap_s": 0.4}
 RESERVED = 0.000286  # 86 prompt tokens at most, 100 completion tokens
@@ -36,18 +35,11 @@ def pair(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield a, b
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + GUARD_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_keys_spending_and_reports_are_those_of_all_servers(pair: tuple[Bank, Bank]) -> None:
     a, b = pair
     key, digest = a.make_key(limit=1, creator_user_id="u")
     assert a.chat(key)[0] == 200
-    until(lambda: b.chat(key)[0] == 200)  # a key made elsewhere is known in a moment
+    eventually(lambda: b.chat(key)[0] == 200)  # a key made elsewhere is known in a moment
     for one in pair:
         card = one.manage(f"/keys/{digest}")["data"]
         assert (card["usage"], card["limit_remaining"]) == (2 * COST, 1 - 2 * COST)
@@ -74,12 +66,12 @@ def test_keys_spending_and_reports_are_those_of_all_servers(pair: tuple[Bank, Ba
     )
     urllib.request.urlopen(change, timeout=60).close()
     assert b.chat(key)[0] == 401  # at once where it was done
-    until(lambda: a.chat(key)[0] == 401)
+    eventually(lambda: a.chat(key)[0] == 401)
 
 
 def test_of_twelve_at_once_over_two_servers_a_limit_lets_one_through(pair: tuple[Bank, Bank]) -> None:
     key, digest = pair[0].make_key(limit=0.0003)
-    until(lambda: pair[1].server.get("/api/v1/key", key)[0] == 200)
+    eventually(lambda: pair[1].server.get("/api/v1/key", key)[0] == 200)
     answers: list[tuple[int, Any]] = []
     barrier = threading.Barrier(12)
 
@@ -109,11 +101,11 @@ def test_kill_9_ends_the_requests_of_that_server_and_books_them(postgres: Postgr
     with bank(folders[1], store_url=place.url) as living, bank(folders[0], store_url=place.url) as killed:
         limited, digest = killed.make_key(limit=1)
         with _streaming(killed, limited) as lost, _streaming(living, living.key) as running:
-            until(lambda: _states(place, lost, running) == ["started", "started"])
+            eventually(lambda: _states(place, lost, running) == ["started", "started"])
             killed.server.process.send_signal(signal.SIGKILL)
             killed.server.wait()
             with bank(folders[0], store_url=place.url) as again:
-                until(lambda: _states(place, lost) == ["aborted"])
+                eventually(lambda: _states(place, lost) == ["aborted"])
                 assert _states(place, running) == ["started"]  # of a server that lives
                 found = again.generation(lost, limited)
                 assert (found["usage"], found["is_usage_estimated"]) == (RESERVED, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.accounts import bank
-from tests.support.server import GUARD_S, Server, running_server
+from tests.support.server import Server, eventually, running_server
 from tests.support.sse import chunks, content
 from tests.support.upstream import (
     Hang,
@@ -121,14 +120,6 @@ def serving(folder: Path) -> Iterator[World]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with serving(tmp_path_factory.mktemp("traffic")) as world:
         yield world
-
-
-def eventually(ask: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + GUARD_S
-    while not wanted(found := ask()):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -48,7 +48,10 @@ def run(
     world = _read(settings, scenario, model, trace, uses_routes)
     comparison = compared(world, range(first_seed, first_seed + seeds), strategies)
     if plot is not None:
-        plot.write_text(svg(comparison))
+        try:
+            plot.write_text(svg(comparison))
+        except OSError as error:
+            raise ConfigError(f"--plot: {error}") from error
     if output == "json":
         print(dumps(asdict(comparison)).decode())
     elif output == "markdown":

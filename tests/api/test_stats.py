@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.accounts import COST, Bank, bank
+from tests.support.server import eventually
 
 NUM_ASKED = 6
 
@@ -138,10 +138,7 @@ def test_statistics_are_back_after_a_restart(tmp_path: Path) -> None:
         asked.server.signal(signal.SIGTERM)
         asked.server.wait()
     with bank(tmp_path) as again:
-        deadline = time.monotonic() + 30
-        while not rows(again, "group_by=model") and time.monotonic() < deadline:
-            time.sleep(0.05)
-        after = rows(again, "group_by=model")
+        after = eventually(lambda: rows(again, "group_by=model"))
         assert after == before
         again.chat(model="acme/m")
         assert rows(again, "group_by=model")[0]["requests"] == 6

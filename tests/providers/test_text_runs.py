@@ -96,16 +96,16 @@ async def test_however_reads_cut_the_stream_the_texts_are_the_same(
 
 
 @pytest.mark.parametrize(
-    ("odd", "expected"),
+    ("odd", "expected", "texts"),
     [
-        (event("x", usage={"prompt_tokens": 3, "completion_tokens": 4}), "usage"),
-        (event("x", "length"), "finish"),
-        (event(None), "none"),
-        (event(5), "number"),
-        (event("x", service_tier="flex"), "tier"),
+        (event("x", usage={"prompt_tokens": 3, "completion_tokens": 4}), "usage", ["a", "b", "x", "c", ""]),
+        (event("x", "length"), "finish", ["a", "b", "x", "c", ""]),
+        (event(None), "none", ["a", "b", "c", ""]),
+        (event(5), "number", ["a", "b", "5", "c", ""]),
+        (event("x", service_tier="flex"), "tier", ["a", "b", "x", "c", ""]),
     ],
 )
-async def test_an_event_that_differs_elsewhere_is_parsed(odd: bytes, expected: str) -> None:
+async def test_an_event_that_differs_elsewhere_is_parsed(odd: bytes, expected: str, texts: list[str]) -> None:
     batches, error = await read([event("a") + event("b") + odd + event("c") + event("", "stop") + DONE])
     assert error is None
     chunks = chunks_of(batches)
@@ -115,7 +115,8 @@ async def test_an_event_that_differs_elsewhere_is_parsed(odd: bytes, expected: s
         assert "length" in [c.choices[0].finish_reason for c in chunks if c.choices]
     if expected == "tier":
         assert "flex" in [c.service_tier for c in chunks]
-    assert texts_of(batches)[:2] == ["a", "b"]
+    assert texts_of(batches) == texts
+    assert not any({"x", "5"} & set(run.texts) for run in runs_of(batches))  # it came parsed, in no run
 
 
 async def test_an_error_behind_a_run_comes_after_it() -> None:

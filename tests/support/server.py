@@ -12,11 +12,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).parents[2]
 GUARD_S = 120.0  # how long a start or stop may take before the test is wrong; never a bound under test
@@ -103,6 +103,18 @@ class Server:
 
     def wait(self) -> int:
         return self.process.wait(GUARD_S)
+
+
+Found = TypeVar("Found")
+
+
+def eventually(ask: Callable[[], Found], wanted: Callable[[Found], Any] = bool) -> Found:
+    """Ask until the answer is as `wanted`, and return it; an assertion fails where it never is."""
+    deadline = time.monotonic() + GUARD_S
+    while not wanted(found := ask()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
 
 
 def headers(key: str | None) -> dict[str, str]:

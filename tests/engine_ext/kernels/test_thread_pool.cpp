@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <ctime>
+#include <latch>
 #include <thread>
 
 #include "support.h"
@@ -66,7 +67,9 @@ TEST(regions_from_several_threads_take_turns) {
 TEST(turns_go_round) {
   ThreadPool pool(2);
   std::vector<int> order;  // guarded by the turn
+  std::latch both{2};
   const auto compute = [&](int model) {
+    both.arrive_and_wait();
     for (int step = 0; step < 100; ++step) {
       const auto turn = pool.take_turn();
       order.push_back(model);

@@ -196,7 +196,7 @@ TEST(a_mask_decides_what_a_row_may_sample_and_its_neighbours_do_not_wait_for_the
   const uint64_t epoch = step.epoch;
   rig.runner.submit(std::move(step));
   StepResult result;
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // far longer than this step computes
   CHECK(!rig.runner.poll(result, false));
   const auto num_words = static_cast<size_t>(rig.runner.caps().vocab_size + 31) / 32;
   std::vector<uint32_t> words(num_words, 0);
@@ -208,7 +208,7 @@ TEST(a_mask_decides_what_a_row_may_sample_and_its_neighbours_do_not_wait_for_the
   CHECK_EQ(result.error, "");
   CHECK_EQ(result.sampled.at(0).id, only);
   CHECK_EQ(result.sampled.at(1).id, wanted);
-  CHECK(result.seconds < 0.05);  // the wait is not compute time
+  CHECK(result.seconds < 0.5);  // the wait is not compute time
 }
 
 TEST(a_mask_that_leaves_nothing_is_told_from_logits_that_are_not_finite) {
