@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.plan import Plan

@@ -9,9 +9,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
+from msgspec.structs import replace
 
 from ionrouter.attempt import Attempt
 from ionrouter.balancing.circuit_breaker import Permit

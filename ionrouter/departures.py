@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from ionrouter.attempt import Attempt
 from ionrouter.balancing.circuit_breaker import Permit
 from ionrouter.balancing.fields import fit, options_for
@@ -26,8 +28,7 @@ PRIORITIES = {"priority": 1, "fast": 1, "ultrafast": 1, "flex": -1}  # service t
 Clients = Mapping[ProviderType, ProviderClient]
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(Struct, frozen=True):
     """An attempt about to start, and the candidate that it tries."""
 
     candidate: Candidate
@@ -101,8 +102,7 @@ class Departures:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """What one endpoint is asked, and which fields it does not get."""
 
     request: UpstreamRequest

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
+from msgspec import Struct
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.health import HealthBook
@@ -49,8 +50,7 @@ class Trace:
         return Cost(sum(a.cost.prompt for a in self.attempts), sum(a.cost.completion for a in self.attempts))
 
 
-@dataclass(frozen=True, slots=True)
-class Errand:
+class Errand(Struct, frozen=True):
     """What one attempt is to do."""
 
     request: InferenceRequest

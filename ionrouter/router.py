@@ -11,11 +11,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from ionrouter.aside import Aside, Witness
 from ionrouter.balancing.affinity import Affinity

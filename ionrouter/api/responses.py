@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+from msgspec import Struct
 
 from ionrouter.schema import json
 from ionrouter.schema.errors import ErrorBody
@@ -39,7 +40,9 @@ def header_text(text: str, max_length: int = 512) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Make JSON of frozen values: dataclasses, enums, sets, tuples."""
+    """Make JSON of frozen values: structs, dataclasses, enums, sets, tuples."""
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.cost import score

@@ -12,14 +12,14 @@ import hashlib
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ionrouter.routing.table import Arm, Endpoint, ModelRoute, Split
 from ionrouter.schema.request import InferenceRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """An arm, and by what it was chosen: session, user, key, or chance."""
 
     split: Split
@@ -30,8 +30,7 @@ class Assignment:
         return f"{self.split.name}: {self.arm.name} ({self.arm.percent:g}%) by {self.by}"
 
 
-@dataclass(frozen=True, slots=True)
-class Assignments:
+class Assignments(Struct, frozen=True):
     """A request's arms, by the name of their splits."""
 
     by_split: Mapping[str, Assignment]

@@ -13,6 +13,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from ionrouter.balancing.decay import DecayedMean
 from ionrouter.routing.table import BreakerRules
 
@@ -26,8 +28,7 @@ class BreakerState(enum.Enum):
     HALF_OPEN = "half_open"
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Struct, frozen=True):
     """Leave to send one request. A trial must end in `succeed`, `fail` or `release`."""
 
     is_trial: bool

@@ -10,7 +10,7 @@ neighbours i, j pays iff good_j + waste_j < good_i + waste_i (exchange argument)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ionrouter.routing.table import Price
 from ionrouter.schema.usage import Cost, Usage
@@ -24,8 +24,7 @@ PRIOR_TTFT_S = 2.0
 PRIOR_THROUGHPUT = 50.0  # tokens/s
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(Struct, frozen=True):
     """What is expected of one endpoint for one request. Shares in [0, 1), USD, seconds, tokens/s."""
 
     fail_before: float  # f
@@ -38,8 +37,7 @@ class Outlook:
     fail_s: float  # T_fail
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """The terms, for people, and their sum, for sorting. USD."""
 
     good: float

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate
@@ -13,8 +15,7 @@ from ionrouter.routing.tags import matches
 from ionrouter.schema.request import InferenceRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """A candidate with what it is sorted by: the rank decides before the strategy's key."""
 
     view: View

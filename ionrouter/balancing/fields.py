@@ -8,8 +8,9 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
@@ -52,8 +53,7 @@ _CONTRACT_OF_ION = frozenset({"functions", "function_call", "best_of", *GUIDED})
 _READ_FOR_ION = frozenset({"service_tier", "prompt_cache_key", "reasoning", "reasoning_effort"})
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """A body for one endpoint, sharing no list or dict with the client's, and the names left out."""
 
     body: Mapping[str, Any]

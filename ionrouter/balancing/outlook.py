@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ionrouter.balancing.cost import PRIOR_THROUGHPUT, PRIOR_TTFT_S, Outlook, cost_of
 from ionrouter.balancing.health import FIXED_TOKENS, Health
@@ -18,8 +19,7 @@ from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
 from ionrouter.schema.usage import Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """A request in tokens: the prompt's, and the answer's expected length."""
 
     num_in: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ionrouter.balancing.assignment import Assignment
 from ionrouter.balancing.cost import Outlook, Score
@@ -10,8 +10,7 @@ from ionrouter.balancing.screen import Exclusion
 from ionrouter.routing.table import Endpoint, ModelRoute
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One endpoint that may serve this request, weighed."""
 
     endpoint: Endpoint
@@ -25,8 +24,7 @@ class Candidate:
     steps_down_from: str | None = None  # the first pick's quantization, where this one has fewer bits
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The order in which to try. Empty `candidates`: nobody may serve this request now."""
 
     routes: tuple[ModelRoute, ...]

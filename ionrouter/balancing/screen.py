@@ -7,7 +7,8 @@ are about this moment, not about the request.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.circuit_breaker import BreakerState
@@ -28,8 +29,7 @@ _TIERS_OF_VARIANTS = {"nitro": "priority", "floor": "flex"}
 TEMPORARY = frozenset({"loading", "retry_after", "breaker_open"})
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """One endpoint under one request at one moment: what a filter looks at."""
 
     endpoint: Endpoint
@@ -41,8 +41,7 @@ class Subject:
     route: ModelRoute | None = None  # the model it is asked as
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
+class Exclusion(Struct, frozen=True):
     """An endpoint left out, by which filter and why. `until` (monotonic) when time alone will help."""
 
     endpoint: Endpoint

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ionrouter.balancing.affinity import is_worth_staying
 from ionrouter.balancing.assignment import Assignments, assigned
@@ -32,8 +34,7 @@ TIER_RANKS = 4  # how much of a rank no session overrules: speed asked for, tier
 ESTIMATE_ERROR = 0.25  # four characters a token overstates code and tables by about this much
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(Struct, frozen=True):
     """Everything around a request at one moment."""
 
     book: HealthBook

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from ionrouter.balancing.health import Health
 from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate
@@ -17,8 +19,7 @@ from ionrouter.stats.book import MIN_SAMPLES
 from ionrouter.stats.window import Bucket
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What a key may look at."""
 
     candidate: Candidate

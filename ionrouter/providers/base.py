@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.events import ProviderBatch, ProviderEvent
 from ionrouter.schema.request import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(Struct, frozen=True):
     """One attempt. `body` is final: fields filtered for this endpoint, without `model` and `stream`."""
 
     request_id: str

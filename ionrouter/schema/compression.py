@@ -7,8 +7,10 @@ calls together with their results; what is still too long is cut inside, at the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from ionrouter.schema.plugins import CONTEXT_COMPRESSION, is_enabled
 from ionrouter.schema.request import InferenceRequest

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ionrouter.errors import FailureClass
 from ionrouter.schema.request import Kind
@@ -22,8 +24,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 AttemptRole = Literal["main", "hedge", "shadow", "probe"]
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(Struct, frozen=True):
     """One choice's part of a chunk. For kind "completions" `delta` is {"text": ...}."""
 
     index: int
@@ -34,8 +35,7 @@ class ChoiceDelta:
     stop_sequence: str | None = None  # the caller's stop string that ended it, where the upstream says so
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """One streamed piece. `usage` comes with the last one, often with no choices."""
 
     choices: tuple[ChoiceDelta, ...] = ()
@@ -64,8 +64,7 @@ def _commits(choice: ChoiceDelta) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One choice of a whole answer. For kind "completions" `message` is {"text": ...}."""
 
     index: int
@@ -76,8 +75,7 @@ class Choice:
     stop_sequence: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Struct, frozen=True):
     """A whole answer from an upstream that was asked not to stream (`data` for embeddings and rerank)."""
 
     choices: tuple[Choice, ...] = ()
@@ -88,8 +86,7 @@ class Complete:
     search_units: int | None = None  # what rerankers bill by, where they say so
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
+class AttemptRecord(Struct, frozen=True):
     """One try at one endpoint, for statistics and the generation record. Durations in seconds."""
 
     endpoint_id: str
@@ -120,8 +117,7 @@ class AttemptRecord:
         return self.failure is None
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """The answer is decided: this endpoint's. Everything a response header needs."""
 
     endpoint_id: str
@@ -133,8 +129,7 @@ class Committed:
     notes: tuple[str, ...] = ()  # what the router changed in the request
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The end of a good answer, with what it took."""
 
     usage: Usage
@@ -144,8 +139,7 @@ class Finished:
     is_usage_estimated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
+class RequestRecord(Struct, frozen=True):
     """One request from arrival to its end, however it ended; `status` 499 when the client left."""
 
     id: str
@@ -175,8 +169,7 @@ class Observer(Protocol):
     def observe(self, record: RequestRecord) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TextRun:
+class TextRun(Struct, frozen=True):
     """Chunks that were read together and differ in nothing but the text of their one choice.
 
     `pattern` is such a chunk; `texts` stand in its place, one after the other, under `key` of its delta.

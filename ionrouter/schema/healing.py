@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from ionrouter.schema.events import Choice, Complete
 from ionrouter.schema.plugins import RESPONSE_HEALING, is_enabled

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 Kind = Literal["chat", "completions", "embeddings", "rerank"]
 WHOLE_KINDS: frozenset[Kind] = frozenset({"embeddings", "rerank"})  # no text comes back: nothing to stream
 SortKey = Literal["price", "throughput", "latency", "exacto"]
 
 
-@dataclass(frozen=True, slots=True)
-class PercentileCutoffs:
+class PercentileCutoffs(Struct, frozen=True):
     """Cut-offs at percentiles: {"p50": 2.0}. Throughput in tokens/s, latency in seconds."""
 
     values: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderPreferences:
+class ProviderPreferences(Struct, frozen=True):
     """OpenRouter's `provider` object, parsed. Names match provider slug, tag or display name, any case."""
 
     order: tuple[str, ...] = ()
@@ -39,8 +38,7 @@ class ProviderPreferences:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """Our own extension, the request's `ionrouter` object."""
 
     strategy: str | None = None
@@ -48,8 +46,7 @@ class Overrides:
     explain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Struct, frozen=True):
     """Who says it is calling: for records and reports, never for routing or caching."""
 
     user_agent: str | None = None
@@ -61,8 +58,7 @@ class Client:
 NOBODY = Client()
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(Struct, frozen=True):
     """What resolve, select and dispatch read.
 
     `body` holds the client's JSON with gateway-only names (model, models, provider, plugins, session_id,

@@ -6,9 +6,11 @@ Never a prompt, an answer or a key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ionrouter.schema import json
 from ionrouter.schema.events import AttemptRecord, RequestRecord
@@ -22,8 +24,7 @@ State = Literal["started", "finished", "failed", "cancelled", "aborted"]
 MAX_TEXT = 512  # characters of what a client says of itself
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """Columns of the table `generation`, in its order. Times are wall clock, cost is USD, all attempts."""
 
     id: str
@@ -60,7 +61,7 @@ class Generation:
     instance: str | None = None  # the server that runs it
 
 
-COLUMNS = tuple(f.name for f in fields(Generation))
+COLUMNS = Generation.__struct_fields__
 _FIELDS = attrgetter(*COLUMNS)
 _NAMES, _MARKS = ", ".join(f'"{name}"' for name in COLUMNS), ", ".join("?" * len(COLUMNS))
 _CHANGES = ", ".join(f'"{name}" = excluded."{name}"' for name in COLUMNS if name != "id")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from ionrouter.schema import json
 from ionrouter.schema.assemble import Assembly
@@ -38,8 +39,7 @@ MAX_COMMIT_S = 1.0  # a disk slower than this delays no answer
 MAX_REQUEST_S = DAY_S  # what began before that has no server any more
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """What was asked and answered; kept only where the operator wants prompts logged."""
 
     input: Mapping[str, Any]

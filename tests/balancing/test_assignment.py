@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ionrouter.balancing.assignment import pick, unit_of
 from ionrouter.balancing.health import HealthBook

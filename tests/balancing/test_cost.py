@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ionrouter.balancing.cost import MIN_SCORE, Outlook, cost_of, score
 from ionrouter.routing.table import Price

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ionrouter.balancing.affinity import Affinity, conversation_of
 from ionrouter.routing.table import Expected
@@ -24,7 +25,7 @@ def order_of(bench: Bench, asked: InferenceRequest) -> list[str]:
 
 
 def preferring(asked: InferenceRequest, **wishes: Any) -> InferenceRequest:
-    return replace(asked, preferences=ProviderPreferences(**wishes))
+    return structs.replace(asked, preferences=ProviderPreferences(**wishes))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from ionrouter.providers.fake import FakeClient
 from ionrouter.router import Router
 from ionrouter.routing.table import (
@@ -69,7 +71,7 @@ def request(model: str = "m", **changes: Any) -> InferenceRequest:
     """A chat request with an estimate of 10 prompt tokens."""
     body = changes.pop("body", None) or {"messages": [{"role": "user", "content": "hi"}]}
     base = InferenceRequest(id="gen-1-x", kind="chat", model=model, body=body, prompt_tokens=10)
-    return replace(base, **changes)
+    return structs.replace(base, **changes)
 
 
 @dataclass
