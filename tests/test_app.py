@@ -13,7 +13,7 @@ import pytest
 
 from ionrouter.store.keys import KeyStore
 from ionrouter.store.sqlite_file import SqliteFile
-from tests.support.server import CHAT, ROOT, environment, running_server
+from tests.support.server import CHAT, ROOT, environment, eventually, running_server
 from tests.support.sse import chunks, content, data_lines
 from tests.support.two_upstreams import FAKE
 
@@ -117,7 +117,7 @@ def test_keys_guard_a_server_that_asks_for_them(tmp_path: Path) -> None:
         fresh, _ = store.create("late", "inference", 2.0)
         assert server.post("/api/v1/chat/completions", CHAT, fresh)[0] == 200
         store.set_disabled("late", True)
-        assert server.post("/api/v1/chat/completions", CHAT, fresh)[0] == 401
+        eventually(lambda: server.post("/api/v1/chat/completions", CHAT, fresh)[0] == 401)
         assert plain not in server.log
-        (record, _) = server.wait_for_event("request_finished", 2)
-        assert record["status"] == 200
+        records = server.wait_for_event("request_finished", 2)
+        assert {record["status"] for record in records} == {200}  # the refused ones never came so far

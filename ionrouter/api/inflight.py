@@ -6,29 +6,29 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ionrouter.api.pump import EventPump
+from ionrouter.api.pump import Running
 
 
 class InFlight:
-    """A set of pumps with a moment at which it is empty."""
+    """A set of running answers with a moment at which it is empty."""
 
     def __init__(self) -> None:
-        self._pumps: set[EventPump] = set()
+        self._running: set[Running] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
-        return len(self._pumps)
+        return len(self._running)
 
     @contextmanager
-    def track(self, pump: EventPump) -> Iterator[None]:
-        self._pumps.add(pump)
+    def track(self, answer: Running) -> Iterator[None]:
+        self._running.add(answer)
         self._empty.clear()
         try:
             yield
         finally:
-            self._pumps.discard(pump)
-            if not self._pumps:
+            self._running.discard(answer)
+            if not self._running:
                 self._empty.set()
 
     async def wait_until_empty(self, timeout_s: float) -> bool:
@@ -42,6 +42,6 @@ class InFlight:
 
     def abort_all(self, error: BaseException) -> int:
         """End every answer with one error; returns how many there were."""
-        for pump in list(self._pumps):
-            pump.abort(error)
-        return len(self._pumps)
+        for answer in list(self._running):
+            answer.abort(error)
+        return len(self._running)

@@ -140,8 +140,7 @@ async def _changed(edge: Edge, change: Callable[[KeyStore], Result]) -> Result:
     def run() -> Result:
         with closing(database.open()) as link:
             result = change(KeyStore(link))
-            if keys.is_watched:
-                keys.refresh(link)
+            keys.refresh(link)  # the next request counts on it
             return result
 
     try:

@@ -1,6 +1,6 @@
-"""Runs one answer's events in a task of its own, so that the handler can wait for them with a deadline.
+"""Runs one answer's events: in the handler's task, or in one of its own, to be waited for with a deadline.
 
-The task owns the event iterator and closes it; leaving the `async with` ends both, however it is left.
+That task owns the event iterator and closes it; leaving the `async with` ends both, however it is left.
 """
 
 from __future__ import annotations
@@ -9,13 +9,53 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from ionrouter.alarm import Alarm
 from ionrouter.schema.events import Batch, Event, TextRun
 
 # How far an endpoint may run ahead of a slow client; then it is no longer read, which slows it down too.
 MAX_WAITING_EVENTS = 256
+
+
+class Running(Protocol):
+    """An answer on its way, which a stopping server may end."""
+
+    def abort(self, error: BaseException) -> None:
+        """End it now with `error`, unless it has ended."""
+        ...
+
+
+class Gathering:
+    """Runs one answer to its end in the caller's own task: for who has nothing to do meanwhile."""
+
+    def __init__(self, batches: AsyncIterator[Batch]) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+        self._task: asyncio.Task[object] | None = None  # while it runs
+
+    async def events(self) -> list[Event | TextRun]:
+        """All events; raises what ended them early. May be called once."""
+        gathered: list[Event | TextRun] = []
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        try:
+            async with aclosing(self._batches) as batches:  # type: ignore[type-var]
+                async for batch in batches:
+                    gathered += batch
+        except asyncio.CancelledError:
+            if self._error is None:
+                raise
+            task.uncancel()  # it was not the caller that was meant
+            raise self._error from None
+        finally:
+            self._task = None
+        return gathered
+
+    def abort(self, error: BaseException) -> None:
+        if self._task is not None and self._error is None:
+            self._error = error
+            self._task.cancel()
 
 
 class EventPump:

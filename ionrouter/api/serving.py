@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from ionrouter.api.errors import error_body
-from ionrouter.api.pump import EventPump
+from ionrouter.api.pump import EventPump, Gathering, Running
 from ionrouter.api.responses import header_text, json_response, plain
 from ionrouter.api.route_metadata import NAME, RouteMetadata, metadata_for
 from ionrouter.api.sse import ClientGone, SseResponse
@@ -129,31 +130,39 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
     try:
-        async with EventPump(edge.router.batches(ask.wanted)) as pump:
-            with edge.in_flight.track(pump), edge.metrics.in_flight.track_inprogress():
-                if ask.wanted.stream:
-                    return await _Stream(request, edge, pump, ask, surface).serve()
-                return await _whole(pump, ask)
+        batches = edge.router.batches(ask.wanted)
+        if not ask.wanted.stream:
+            gathering = Gathering(batches)
+            with _running(edge, gathering):
+                return _whole(await gathering.events(), ask)
+        async with EventPump(batches) as pump:
+            with _running(edge, pump):
+                return await _Stream(request, edge, pump, ask, surface).serve()
     except IonrouterError as error:
         if ask.metadata is not None:
             request[METADATA] = ask.metadata.of_error(error, ask.committed)
         raise
 
 
-async def _whole(pump: EventPump, ask: Ask) -> web.Response:
-    """Wait for the end, then answer; a failure half way still has a real status."""
+@contextmanager
+def _running(edge: Edge, answer: Running) -> Iterator[None]:
+    with edge.in_flight.track(answer), edge.metrics.in_flight.track_inprogress():
+        yield
+
+
+def _whole(events: Iterable[Event | TextRun], ask: Ask) -> web.Response:
+    """Answer after the end; a failure half way still has a real status."""
     complete: Complete | None = None
     finished: Finished | None = None
     headers: dict[str, str] = {}
-    while (batch := await pump.take()) is not None:
-        for item in batch:
-            match item:
-                case Committed():
-                    headers = ask.commit(item)
-                case Complete():
-                    complete = item
-                case Finished():
-                    finished = item
+    for item in events:
+        match item:
+            case Committed():
+                headers = ask.commit(item)
+            case Complete():
+                complete = item
+            case Finished():
+                finished = item
     if complete is None or finished is None:
         raise RuntimeError("the router's events ended without Complete and Finished")
     body = ask.answer.whole(ask.mend(complete), finished)

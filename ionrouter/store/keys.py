@@ -6,9 +6,11 @@ Stored as SHA-256: a 256-bit random key needs no slow hash. Looking a key up nev
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -19,6 +21,7 @@ from ionrouter.store.periods import LimitReset
 
 KeyKind = Literal["inference", "management"]
 KEY_PATTERN = re.compile(r"sk-or-v1-[0-9a-f]{64}")
+FRESH_S = 0.05  # how long one look at the file serves all requests: it gives the interpreter away each time
 MAX_KEY_LENGTH = 512  # longer credentials are refused before hashing
 _COLUMNS = (
     "hash, name, label, kind, disabled, created_at, spend_limit, limit_reset, expires_at, "
@@ -85,18 +88,20 @@ def label_of(key: str) -> str:
 class KeyStore:
     """Keys with a copy in memory that is fresh at every look-up, whoever changed the database.
 
-    Where a look costs a round trip, KeyWatch brings the copy up to date instead, twice a second.
+    But for `find`, which every request asks: what another process changed may be FRESH_S late there. Where a
+    look costs a round trip, KeyWatch brings the copy up to date instead, twice a second.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._db = link
+    def __init__(self, link: Link, clock: Callable[[], float] = time.monotonic) -> None:
+        self._db, self._clock = link, clock
         self._key_version = -1
+        self._looked_at = -math.inf
         self._keys: dict[str, ApiKey] = {}
         self.is_watched = False
 
     @classmethod
-    def open(cls, database: Database) -> KeyStore:
-        return cls(database.open())
+    def open(cls, database: Database, clock: Callable[[], float] = time.monotonic) -> KeyStore:
+        return cls(database.open(), clock)
 
     def create(
         self,
@@ -124,7 +129,9 @@ class KeyStore:
         """Look a presented key up, disabled ones too; by digest, so no timing leads to a key."""
         if len(plain) > MAX_KEY_LENGTH:
             return None
-        return self.by_hash(hash_of(plain))
+        digest = hash_of(plain)
+        is_fresh = self._clock() - self._looked_at < FRESH_S
+        return (self._keys.get(digest) if is_fresh else None) or self.by_hash(digest)
 
     def known(self, digest: str) -> ApiKey | None:
         """The key of a request that `find` has let in, without asking the database again."""
@@ -181,8 +188,10 @@ class KeyStore:
         self.refresh(self._db)
 
     def _current(self) -> dict[str, ApiKey]:
-        if not self.is_watched and self._db.may_have_changed():
-            self.refresh(self._db)
+        if not self.is_watched:
+            self._looked_at = self._clock()
+            if self._db.may_have_changed():
+                self.refresh(self._db)
         return self._keys
 
     def refresh(self, link: Link) -> None:

@@ -1,4 +1,4 @@
-"""The pump between the router's events and a handler: batches, silence, errors, back-pressure, endings."""
+"""What stands between the router's events and a handler: batches, silence, errors, back-pressure, endings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from ionrouter.api.pump import MAX_WAITING_EVENTS, Alarm, EventPump
+from ionrouter.api.pump import MAX_WAITING_EVENTS, Alarm, EventPump, Gathering
 from ionrouter.schema.events import Batch, Chunk
 
 CHUNK = Chunk()
@@ -144,3 +144,52 @@ async def test_a_moved_alarm_rings_once_and_late() -> None:
     assert rung[0] >= moved
     assert rung[0] - started >= 0.25
     alarm.close()
+
+
+async def test_a_whole_answer_is_gathered_in_the_callers_task() -> None:
+    tasks: list[object] = []
+
+    async def noting() -> AsyncGenerator[Batch, None]:
+        tasks.append(asyncio.current_task())
+        yield [CHUNK]
+        yield [CHUNK, CHUNK]
+
+    assert await Gathering(noting()).events() == [CHUNK] * 3
+    assert tasks == [asyncio.current_task()]
+
+
+async def _never(closed: asyncio.Event, waiting: asyncio.Event) -> AsyncGenerator[Batch, None]:
+    try:
+        waiting.set()
+        await asyncio.Event().wait()
+        yield [CHUNK]
+    finally:
+        closed.set()
+
+
+async def test_a_gathering_that_is_ended_raises_why_and_leaves_its_task_alone() -> None:
+    closed, waiting = asyncio.Event(), asyncio.Event()
+    gathering = Gathering(_never(closed, waiting))
+
+    async def handler() -> str:
+        with pytest.raises(ConnectionError, match="stopping"):
+            await gathering.events()
+        await asyncio.sleep(0)  # a cancellation that was left over would come out here
+        return "answered"
+
+    task = asyncio.create_task(handler())
+    await waiting.wait()
+    gathering.abort(ConnectionError("stopping"))
+    gathering.abort(ConnectionError("again"))
+    assert await task == "answered"
+    assert closed.is_set()
+
+
+async def test_a_gathering_whose_client_leaves_is_cancelled() -> None:
+    closed, waiting = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(Gathering(_never(closed, waiting)).events())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed.is_set()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ionrouter.errors import ConfigError, RequestError
-from ionrouter.store.keys import KEY_PATTERN, KeyStore, ensure_management_key, hash_of
+from ionrouter.store.keys import FRESH_S, KEY_PATTERN, KeyStore, ensure_management_key, hash_of
 from ionrouter.store.schema import HEAD
 from ionrouter.store.sqlite_file import SqliteFile, open_database
 from tests.support.databases import Place, PostgresPlace
@@ -57,7 +57,7 @@ def test_a_change_by_another_process_counts_at_the_next_look_up(place: Place) ->
     assert store.find(plain) is not None
     url = place.url if isinstance(place, PostgresPlace) else f"sqlite:///{place.database.name}"
     code = (
-        "from pathlib import Path; from ionrouter.store.keys import KeyStore; "
+        "from pathlib import Path; from ionrouter.store.keys import FRESH_S, KeyStore; "
         "from ionrouter.store.place import database_of; "
         f"KeyStore.open(database_of({url!r}, Path())).set_disabled({key.hash!r}, True)"
     )
@@ -140,16 +140,34 @@ def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
 
 def test_generations_that_are_written_do_not_make_keys_be_read_again(path: Path) -> None:
     store = KeyStore.open(SqliteFile(path))
-    plain, key = store.create("a", "inference", 1.0)
-    assert store.find(plain) == key
+    _, key = store.create("a", "inference", 1.0)
     before = store.by_hash(key.hash)
     other = open_database(path)
     other.execute("INSERT INTO key_usage VALUES ('k', 1, 0.5, 1, 2.0)")
     assert store.by_hash(key.hash) is before  # the same object: not read again
-    other.execute("UPDATE api_key SET disabled = 1")
-    other.execute("UPDATE key_version SET version = version + 1")
-    assert store.find(plain) != key
+    _disable_all(other)
+    assert store.by_hash(key.hash) != key
     other.close()
+
+
+def test_requests_share_one_look_for_a_moment_and_an_unknown_key_is_looked_for_at_once(path: Path) -> None:
+    now = 100.0
+    store, other = KeyStore.open(SqliteFile(path), lambda: now), KeyStore.open(SqliteFile(path))
+    plain, key = other.create("a", "inference", 1.0)
+    assert store.find(plain) == key
+    newer, made = other.create("b", "inference", 1.0)
+    assert store.find(newer) == made
+    other.set_disabled("a", True)
+    now += FRESH_S / 2
+    assert store.find(plain) == key
+    now += FRESH_S
+    found = store.find(plain)
+    assert found is not None and found.is_disabled
+
+
+def _disable_all(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE api_key SET disabled = 1")
+    connection.execute("UPDATE key_version SET version = version + 1")
 
 
 def test_a_limit_is_kept_changed_and_taken_away(place: Place) -> None:
