@@ -79,14 +79,22 @@ def _complete(prompt: int | None, completion: int | None, total: int | None) -> 
 
 
 def _nested(usage: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return next((value for name in names if isinstance(value := usage.get(name), dict)), {})
+    for name in names:
+        if isinstance(value := usage.get(name), dict):
+            return value
+    return {}
 
 
 def _first(usage: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((count for name in names if (count := _count(usage.get(name))) is not None), None)
+    for name in names:
+        if name in usage and (count := _count(usage[name])) is not None:
+            return count
+    return None
 
 
 def _count(value: Any) -> int | None:
+    if value.__class__ is int:  # nearly always
+        return value if value > 0 else 0
     if isinstance(value, bool):
         return None
     if isinstance(value, str):

@@ -202,16 +202,12 @@ def _upstream_body(body: Mapping[str, Any], *, exclude_reasoning: bool) -> dict[
 
 
 _ALPHABET = string.ascii_letters + string.digits
-_PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+_LETTER = tuple((_ALPHABET * 5)[byte] for byte in range(256))  # 118 bits in 20: a few letters come oftener
 
 
 def new_generation_id(now: float) -> str:
     """Make `gen-<unix seconds>-<20 alphanumerics>`; `now` is wall clock seconds."""
-    number, pairs = int.from_bytes(os.urandom(20), "little"), []  # more bits than 20 characters hold
-    for _ in range(10):
-        number, pair = divmod(number, len(_PAIRS))
-        pairs.append(_PAIRS[pair])
-    return f"gen-{int(now)}-{''.join(pairs)}"
+    return f"gen-{int(now)}-{''.join(map(_LETTER.__getitem__, os.urandom(20)))}"
 
 
 GENERATION_ID = re.compile(r"gen-\d+-[A-Za-z0-9]{20}")

@@ -102,7 +102,7 @@ class Ledger:
     def _note_begin(self, begun: Generation) -> Write | None:
         if self.writer is None or (self.limits is not None and begun.reserved > 0):
             return None  # `reserve` wrote it
-        write = self.writer.put_lazily([generation.insert(begun)])
+        write = self.writer.put_lazily(lambda: [generation.insert(begun)])
         if begun.reserved > 0:
             self.writer.hurry()  # so that a crash does not forget what was held
         return write

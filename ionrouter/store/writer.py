@@ -36,9 +36,14 @@ Fault = Callable[[str, int], None]  # what went wrong (see metrics.py), how many
 class Write:
     """Statements that belong together. `done` is released when they are safe, or when waiting is no use."""
 
-    statements: Sequence[Statement]
+    statements: Sequence[Statement] | Callable[[], Sequence[Statement]]
     turn: str = ""  # names the row that other servers' writes may want too
     done: asyncio.Future[None] | None = None
+
+    def made(self) -> Sequence[Statement]:
+        """The statements; those that may be withdrawn before their turn need not be made before it."""
+        statements = self.statements
+        return statements() if callable(statements) else statements
 
     def withdraw(self) -> None:
         """Leave it out if it is not written yet: what follows says all of it."""
@@ -76,8 +81,13 @@ class Writer:
         self._wake.set()
         return write.done
 
-    def put_lazily(self, statements: Sequence[Statement], turn: str = "") -> Write | None:
-        """Queue a write that nobody waits for; it shares another's commit, or has its own in a moment."""
+    def put_lazily(
+        self, statements: Sequence[Statement] | Callable[[], Sequence[Statement]], turn: str = ""
+    ) -> Write | None:
+        """Queue a write that nobody waits for; it shares another's commit, or has its own in a moment.
+
+        What makes statements is called in the writer's thread, if the write is not withdrawn before.
+        """
         write = self._queue(statements, turn)
         if write is not None and self._nudge is None and self._loop is not None:
             self._nudge = self._loop.call_later(LAZY_S, self._wake_lazily)
@@ -87,7 +97,9 @@ class Writer:
         """Let what was put lazily be written now; nobody waits for it."""
         self._wake.set()
 
-    def _queue(self, statements: Sequence[Statement], turn: str) -> Write | None:
+    def _queue(
+        self, statements: Sequence[Statement] | Callable[[], Sequence[Statement]], turn: str
+    ) -> Write | None:
         if self.num_waiting >= self.max_waiting or self._is_closing or self._loop is None:
             self.fault("refused", 1)
             return None
@@ -163,7 +175,7 @@ class Writer:
             # In turn, so that servers which write the same rows never wait for each other in a circle. What
             # has no turn goes first: the row of a request that begins stays before that of its end.
             in_turn = sorted(batch, key=lambda write: write.turn)
-            link.transact([statement for write in in_turn for statement in write.statements])
+            link.transact([statement for write in in_turn for statement in write.made()])
         except RowFault:
             for write in batch:  # one of them is at fault: find it, keep the others
                 self._commit_alone(link, write)
@@ -176,7 +188,7 @@ class Writer:
 
     def _commit_alone(self, link: Link, write: Write) -> None:
         try:
-            link.transact(write.statements)
+            link.transact(write.made())
         except RowFault as error:
             _log.error("store_row_refused", error=str(error))
             self._tell("dropped", 1)
