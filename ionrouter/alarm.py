@@ -7,24 +7,24 @@ from collections.abc import Callable
 
 
 class Alarm:
-    """One timer, re-armed only when it rings early."""
+    """One timer, re-armed only when it rings early. Belongs to the loop that runs when it is made."""
 
     def __init__(self, ring: Callable[[], object]) -> None:
         self._ring = ring
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.loop = asyncio.get_running_loop()  # asked for once: every asking is a system call in Python 3.11
 
     def set(self, delay_s: float | None) -> None:
         """Ring `delay_s` from now, instead of whenever was said before; None: not at all."""
         if delay_s is None:
             self._deadline = None
             return
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.time() + delay_s
+        self._deadline = self.loop.time() + delay_s
         if self._timer is not None and self._timer.when() > self._deadline:
             self.close()
         if self._timer is None:
-            self._timer = loop.call_at(self._deadline, self._look)
+            self._timer = self.loop.call_at(self._deadline, self._look)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -35,8 +35,7 @@ class Alarm:
         self._timer = None
         if self._deadline is None:
             return
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._deadline:
-            self._timer = loop.call_at(self._deadline, self._look)
+        if self.loop.time() < self._deadline:
+            self._timer = self.loop.call_at(self._deadline, self._look)
         else:
             self._ring()

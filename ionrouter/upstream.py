@@ -107,7 +107,7 @@ class Upstream:
 
     async def _timed(self, batches: AsyncIterator[ProviderEvent | ProviderBatch]) -> ProviderBatch | None:
         limit_s, awaited = self._work.limit()
-        self._task = task = asyncio.current_task()
+        self._task = task = asyncio.current_task(self._alarm.loop)
         assert task is not None
         cancelled_before, self._has_rung = task.cancelling(), False
         self._alarm.set(max(limit_s, 0.0))

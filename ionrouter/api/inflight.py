@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ionrouter.api.pump import Running
+from ionrouter.api.run import Run
 
 
 class InFlight:
     """A set of running answers with a moment at which it is empty."""
 
     def __init__(self) -> None:
-        self._running: set[Running] = set()
+        self._running: set[Run] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -21,13 +21,13 @@ class InFlight:
         return len(self._running)
 
     @contextmanager
-    def track(self, answer: Running) -> Iterator[None]:
-        self._running.add(answer)
+    def track(self, run: Run) -> Iterator[None]:
+        self._running.add(run)
         self._empty.clear()
         try:
             yield
         finally:
-            self._running.discard(answer)
+            self._running.discard(run)
             if not self._running:
                 self._empty.set()
 
@@ -42,6 +42,6 @@ class InFlight:
 
     def abort_all(self, error: BaseException) -> int:
         """End every answer with one error; returns how many there were."""
-        for answer in list(self._running):
-            answer.abort(error)
+        for run in list(self._running):
+            run.abort(error)
         return len(self._running)

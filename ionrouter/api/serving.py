@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 from aiohttp import web
 
+from ionrouter.alarm import Alarm
 from ionrouter.api.errors import error_body
-from ionrouter.api.pump import EventPump, Gathering, Running
 from ionrouter.api.responses import header_text, json_response, plain
 from ionrouter.api.route_metadata import NAME, RouteMetadata, metadata_for
+from ionrouter.api.run import Run
 from ionrouter.api.sse import ClientGone, SseResponse
 from ionrouter.api.state import EDGE, METADATA, ROUTED, Edge
 from ionrouter.errors import IonrouterError
 from ionrouter.schema import json
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Chunk, Committed, Complete, Event, Finished, TextRun
+from ionrouter.schema.events import Batch, Chunk, Committed, Complete, Event, Finished, TextRun
 from ionrouter.schema.healing import healed_answer, wants_healing
 from ionrouter.schema.plugins import RESPONSE_HEALING
 from ionrouter.schema.request import InferenceRequest
@@ -130,24 +131,17 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
     try:
-        batches = edge.router.batches(ask.wanted)
-        if not ask.wanted.stream:
-            gathering = Gathering(batches)
-            with _running(edge, gathering):
-                return _whole(await gathering.events(), ask)
-        async with EventPump(batches) as pump:
-            with _running(edge, pump):
-                return await _Stream(request, edge, pump, ask, surface).serve()
+        run = Run(edge.router.batches(ask.wanted))
+        with edge.in_flight.track(run), edge.metrics.in_flight.track_inprogress():
+            if ask.wanted.stream:
+                return await _Stream(request, edge, ask, surface).serve(run)
+            async with run as batches:
+                events = [event async for batch in batches for event in batch]
+            return _whole(events, ask)
     except IonrouterError as error:
         if ask.metadata is not None:
             request[METADATA] = ask.metadata.of_error(error, ask.committed)
         raise
-
-
-@contextmanager
-def _running(edge: Edge, answer: Running) -> Iterator[None]:
-    with edge.in_flight.track(answer), edge.metrics.in_flight.track_inprogress():
-        yield
 
 
 def _whole(events: Iterable[Event | TextRun], ask: Ask) -> web.Response:
@@ -175,39 +169,63 @@ def _whole(events: Iterable[Event | TextRun], ask: Ask) -> web.Response:
 class _Stream:
     """One streamed answer: silent until there is something to say, then events, then the end or one error."""
 
-    def __init__(self, request: web.Request, edge: Edge, pump: EventPump, ask: Ask, surface: Surface) -> None:
+    def __init__(self, request: web.Request, edge: Edge, ask: Ask, surface: Surface) -> None:
         self._sse = SseResponse(request)
-        self._pump = pump
         self._ask = ask
         self._surface = surface
         self._first_heartbeat_s = edge.router.table.settings.heartbeat_after_s
         self._heartbeat_every_s = edge.settings.heartbeat_interval_s
+        self._silence = Alarm(self._beat)
+        self._beating: asyncio.Task[None] | None = None
         self._reports_route = ask.explanation is not None
         self._pattern: Chunk | None = None  # of the run encoded last
         self._around_text = (b"", b"")
 
-    async def serve(self) -> web.StreamResponse:
+    async def serve(self, run: Run) -> web.StreamResponse:
         try:
-            await self._relay()
+            async with run as batches:
+                await self._relay(batches)
         except ClientGone as gone:
             _log.debug("client_left", request=self._ask.wanted.id, reason=str(gone))
         except Exception as error:
             if not self._sse.has_started:
                 raise
+            await self._quiet()
             await self._fail(error)
+        finally:
+            self._silence.close()
+            del self._silence  # each holds the other
+            if self._beating is not None:
+                self._beating.cancel()
         return self._sse.response
 
-    async def _relay(self) -> None:
-        while (batch := await self._pump.take(self._patience_s())) is not None:
-            if not batch:
-                self._sse.set_headers({"X-Ionrouter-Route": "pending"})
-                await self._sse.write([self._surface.heartbeat])
-            elif parts := [part for item in batch if (part := self._encode(item))]:
+    async def _relay(self, batches: AsyncIterator[Batch]) -> None:
+        self._silence.set(self._first_heartbeat_s)
+        async for batch in batches:
+            if parts := [part for item in batch if (part := self._encode(item))]:
+                await self._quiet()
                 await self._sse.write(parts)
+                self._silence.set(self._heartbeat_every_s)
+        await self._quiet()
         await self._sse.end()
 
-    def _patience_s(self) -> float:
-        return self._heartbeat_every_s if self._sse.has_started else self._first_heartbeat_s
+    async def _quiet(self) -> None:
+        """Let no heartbeat come between: a slow client may be taking one still."""
+        if self._beating is not None:
+            await self._beating
+            self._beating = None
+        self._silence.set(None)
+
+    def _beat(self) -> None:
+        self._beating = asyncio.create_task(self._send_heartbeat(), name="heartbeat")
+
+    async def _send_heartbeat(self) -> None:
+        self._sse.set_headers({"X-Ionrouter-Route": "pending"})
+        try:
+            await self._sse.write([self._surface.heartbeat])
+        except ClientGone:
+            return  # the next write finds the same, or the connection's end cancels who would write
+        self._silence.set(self._heartbeat_every_s)
 
     def _encode(self, item: Event | TextRun) -> bytes:
         match item:

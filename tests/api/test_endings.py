@@ -199,7 +199,7 @@ async def test_a_client_that_leaves_a_whole_answer_closes_it_too(tmp_path: Path)
 
 
 async def test_a_client_that_reads_nothing_stops_the_endpoint(tmp_path: Path) -> None:
-    """Back-pressure: the endpoint may run ahead by what the sockets and the pump hold, no further."""
+    """Back-pressure: the endpoint may run ahead by what the sockets hold, no further."""
     produced = 0
 
     async def flood(_request: InferenceRequest) -> AsyncGenerator[Event, None]:

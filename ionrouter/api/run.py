@@ -1,0 +1,41 @@
+"""Runs one answer's events in the task of whoever serves it: nothing is handed over from task to task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+from ionrouter.schema.events import Batch
+
+
+class Run:
+    """Events that a stopping server may end. Leaving the `async with` closes them, however it is left."""
+
+    def __init__(self, batches: AsyncIterator[Batch]) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+        self._task: asyncio.Task[Any] | None = None  # while it runs
+
+    async def __aenter__(self) -> AsyncIterator[Batch]:
+        self._task = asyncio.current_task()
+        return self._batches
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        try:
+            await self._batches.aclose()  # type: ignore[attr-defined]  # a generator
+        finally:
+            if self._error is not None and task is not None:
+                task.uncancel()  # it was not the task that was meant
+        if self._error is not None and isinstance(error, asyncio.CancelledError):
+            raise self._error from None
+
+    def abort(self, error: BaseException) -> None:
+        """End the events now; whoever waits for them gets `error`. Nothing if they have ended."""
+        if self._task is not None and self._error is None:
+            self._error = error
+            self._task.cancel()
