@@ -48,6 +48,8 @@ from ionrouter.store.reader import Reader
 from ionrouter.store.shared_limits import SharedLimits
 from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Fault, Writer
+from ionrouter.tracing.configuration import collector, secrets, wants_traces
+from ionrouter.tracing.service import Tracing
 
 _log = structlog.get_logger(__name__)
 GC_THRESHOLDS = (20_000, 20, 50)  # new objects, then collections of the younger generation
@@ -68,6 +70,7 @@ class Service:
     reloader: Reloader
     accounts: Accounts
     started_at: float = field(default_factory=time.time)
+    listening: asyncio.Event = field(default_factory=asyncio.Event)  # what is heavy loads from then on
     _worker: asyncio.Task[None] | None = None  # starts only once an endpoint needs it: 300 MB
 
     @property
@@ -99,11 +102,15 @@ class Service:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.router.aside.close()
+        tracing = self.edge.tracing
+        flush = None if tracing is None else asyncio.create_task(tracing.close(), name="flush-traces")
         if keeper is not None:
             await keeper.flush()
         for client in (self.ion, self.litellm, self.openai):
             await client.close()
         await self.accounts.close()
+        if flush is not None:
+            await flush
 
     def take_over(self, table: RoutingTable) -> None:
         """Bring the parts in line with a new table: keys to redact, models to load, the worker to start."""
@@ -114,6 +121,9 @@ class Service:
             self._worker = asyncio.create_task(self.litellm.start(), name="start-litellm")
 
     async def _become_ready(self) -> None:
+        if self.edge.tracing is not None:
+            await self.listening.wait()
+            await self.edge.tracing.start()
         failures = await self.ion.wait_ready()
         for reason in failures:
             _log.error("local_model_unavailable", reason=reason)
@@ -188,9 +198,20 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         keys=keys,
         endpoint_status=lambda endpoint: endpoint_status(router, endpoint),
         accounts=accounts,
+        tracing=open_traces(settings, env, redactor, metrics),
     )
     service = Service(settings, edge, router, ion, litellm, openai, redactor, env, reloader, accounts)
     return service
+
+
+def open_traces(
+    settings: Settings, env: Mapping[str, str], redactor: Redactor, metrics: Metrics
+) -> Tracing | None:
+    """Trace where the environment says so; raises ConfigError if it does and that cannot be done."""
+    if not wants_traces(settings.traces, env):
+        return None
+    redactor.register(*secrets(env))
+    return Tracing(collector(env), metrics.spans)
 
 
 def open_keys(settings: Settings, database: Database) -> KeyStore | None:
@@ -287,6 +308,7 @@ async def run(
     def listening(url: str) -> None:
         _rest_memory()
         announce(url)
+        service.listening.set()
 
     await serve(service.application, service.edge, announce=listening, hangup=reload)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 import structlog
+from msgspec.structs import replace
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.circuit_breaker import Permit
@@ -66,6 +67,8 @@ class Attempt:
         self._tally, self._assembly = Tally(), Assembly()
         self._held: list[Chunk] = []
         self._num_held_bytes, self._is_settled = 0, False
+        span = errand.request.client.span
+        self._span = None if span is None else span.attempt(errand)
 
     def events(self) -> AsyncIterator[Event]:
         """The same as `batches`, one after the other."""
@@ -219,19 +222,20 @@ class Attempt:
             self._trace.usage, self._trace.is_usage_estimated = usage, is_estimated
         if failure is not None:
             self._blame(failure, now, cost)
-        self._trace.attempts.append(
-            errand.record(
-                self._tally,
-                failure,
-                usage,
-                cost,
-                is_estimated=is_estimated,
-                started_at=self._started_wall,
-                duration_s=now - self._started_at,
-                ttft_s=self._ttft_s(),
-                after_commit=failure is not None and self.is_committed,
-            )
+        record = errand.record(
+            self._tally,
+            failure,
+            usage,
+            cost,
+            is_estimated=is_estimated,
+            started_at=self._started_wall,
+            duration_s=now - self._started_at,
+            ttft_s=self._ttft_s(),
+            after_commit=failure is not None and self.is_committed,
         )
+        self._trace.attempts.append(record)
+        if self._span is not None:
+            self._span.end(record)
 
     def _spent(self, failure: UpstreamError | None) -> tuple[Usage | None, bool]:
         """Tokens to account for; a failure that brought neither usage nor text cost nothing."""
@@ -287,10 +291,12 @@ class Attempt:
 
     def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work upstream."""
-        client = self._errand.client
+        client, upstream = self._errand.client, self._errand.upstream
+        if self._span is not None and self._span.traceparent is not None:
+            upstream = replace(upstream, traceparent=self._span.traceparent)
         together: Callable[[UpstreamRequest], AsyncIterator[ProviderBatch]] | None
         together = getattr(client, "batches", None)  # see BatchingClient; asking its type costs 30 us
-        return together(self._errand.upstream) if together else client.stream(self._errand.upstream)
+        return together(upstream) if together else client.stream(upstream)
 
     def may_reconnect(self, error: BaseException) -> bool:
         """Ask whether the same endpoint deserves another connection; claims it from the retry budget."""

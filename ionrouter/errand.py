@@ -44,6 +44,7 @@ class Trace:
     ttft_s: float | None = None  # arrival to commit
     usage: Usage = field(default_factory=Usage)
     is_usage_estimated: bool = False
+    strategy: str = ""  # of its plan
 
     def cost(self) -> Cost:
         """Add up all attempts."""
@@ -101,6 +102,7 @@ class Errand(Struct, frozen=True):
             native_finish_reason=tally.native_finish_reason,
             upstream_id=tally.upstream_id,
             service_tier=tally.service_tier,
+            upstream_model=tally.upstream_model,
             is_unpriced=is_unpriced(self.endpoint),
             role=self.role,
         )

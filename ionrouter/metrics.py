@@ -32,6 +32,8 @@ TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 
 
 MAX_ENDPOINTS = 1000
 OTHER = "(other)"
+IN_FLIGHT = "Requests being served."
+SPANS = "Spans of traces: exported, failed (the collector did not take them), dropped (too many waited)."
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
@@ -95,8 +97,8 @@ class Metrics:
             "State database: write_failed (tried again), checkpoint_failed, refused (queue full), dropped.",
             ["what"],
         )
-        name = "ionrouter_requests_in_flight"
-        self.in_flight = Gauge(name, "Requests being served.", registry=self.registry)
+        self._spans = self._counter("ionrouter_spans", SPANS, ["outcome"])
+        self.in_flight = Gauge("ionrouter_requests_in_flight", IN_FLIGHT, registry=self.registry)
         self.registry.register(EngineCollector(engine_loads))
         self.registry.register(RoutingCollector(routing))
 
@@ -122,6 +124,10 @@ class Metrics:
     def store_fault(self, what: str, count: int) -> None:
         """Count what the state database could not take."""
         self._store_faults.labels(what).inc(count)
+
+    def spans(self, outcome: str, count: int) -> None:
+        """Count what became of spans; called from any thread."""
+        self._spans.labels(outcome).inc(count)
 
     def record(self, attempt: AttemptRecord) -> None:
         """Count one attempt; shadows and probes come here alone and count in no other series."""

@@ -145,6 +145,7 @@ class Router:
         try:
             settings = self._table.settings
             request, plan = self._planned(request)
+            trace.strategy = plan.strategy
             if not plan.candidates:
                 raise nobody_left(plan, request, self._parts.clock())
             self.book.take_turn(plan.candidates[0].endpoint)
@@ -203,6 +204,8 @@ class Router:
         listeners = [observer.observe for observer in self._observers]
         if self._books is not None:
             listeners.insert(0, partial(self._books.end, request=request))
+        if (span := request.client.span) is not None:
+            listeners.append(partial(span.report, request=request, strategy=trace.strategy))
         for listen in listeners:
             try:
                 listen(record)

@@ -66,6 +66,9 @@ class Settings(BaseSettings):
         description="keep prompts and answers for GET /generation/content (a management key reads them)",
     )
     keep_days: int = Field(400, ge=1, description="how long generations (and logged prompts) are kept")
+    traces: Literal["auto", "on", "off"] = Field(
+        "auto", description="OpenTelemetry traces; auto: when OTEL_EXPORTER_OTLP_ENDPOINT is set"
+    )
     store_url: str | None = Field(
         None,
         description="postgresql://user:password@host/database, for several servers; default: a SQLite file",

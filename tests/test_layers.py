@@ -63,7 +63,7 @@ def test_every_module_imports_alone() -> None:
 @pytest.mark.parametrize("module", ["ionrouter.app", "ionrouter.cli"])
 def test_the_server_loads_nothing_heavy(module: str) -> None:
     """SQLAlchemy comes with the first report, Alembic with a migration, psycopg with PostgreSQL."""
-    names = "('litellm', 'torch', 'openai', 'sqlalchemy', 'alembic', 'psycopg')"
+    names = "('litellm', 'torch', 'openai', 'sqlalchemy', 'alembic', 'psycopg', 'opentelemetry')"
     heavy = f"[m for m in {names} if m in sys.modules]"
     done = _run(f"import sys, {module}; print({heavy})")
     assert done.returncode == 0, done.stderr
@@ -105,6 +105,27 @@ def test_a_server_that_listens_has_loaded_nothing_heavy(tmp_path: Path) -> None:
     """What is imported on the way to the socket is what a start takes: modules are counted, not seconds."""
     done = subprocess.run(
         [sys.executable, "-c", LISTENING, str(tmp_path), *HEAVY],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loaded: []" in done.stdout.splitlines(), done.stdout
+
+
+def test_a_server_that_traces_loads_the_sdk_after_listening(tmp_path: Path) -> None:
+    code = LISTENING.replace(
+        "settings, {}", "settings, {'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://127.0.0.1:9'}"
+    )
+    packages = (
+        "opentelemetry.sdk.trace",
+        "opentelemetry.exporter.otlp.proto.http",
+        "google.protobuf",
+        "requests",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), *packages],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -33,7 +33,8 @@ ALWAYS_ALLOWED_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE, OPTIONS",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Api-Key, HTTP-Referer, X-Title, "
-    "X-OpenRouter-Title, X-OpenRouter-Metadata, X-Session-Id, Anthropic-Version, Anthropic-Beta",
+    "X-OpenRouter-Title, X-OpenRouter-Metadata, X-Session-Id, Anthropic-Version, Anthropic-Beta, "
+    "Traceparent, Tracestate",
     "Access-Control-Expose-Headers": "X-Generation-Id, X-Ionrouter-Route, X-Ionrouter-Dropped, "
     "X-Ionrouter-Notes, Retry-After",
     "Access-Control-Max-Age": "600",

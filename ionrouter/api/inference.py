@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from ionrouter.api.body import read_json
 from ionrouter.api.serving import Ask, Surface, serve
 from ionrouter.api.sse import COMMENT, DONE, event
-from ionrouter.api.state import EDGE, GENERATION_ID, KEY
+from ionrouter.api.state import EDGE, GENERATION_ID, KEY, TRACE
 from ionrouter.errors import RequestError
 from ionrouter.schema.answers import AnswerFrame
 from ionrouter.schema.chat import ChatRequest
@@ -86,6 +86,7 @@ def _client(request: web.Request, user: Any) -> Client:
         referer=headers.get("HTTP-Referer") or headers.get(hdrs.REFERER),
         title=headers.get("X-OpenRouter-Title") or headers.get("X-Title"),
         user=user if isinstance(user, str) else None,
+        span=request.get(TRACE),
     )
 
 

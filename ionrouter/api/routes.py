@@ -20,6 +20,7 @@ from ionrouter.api import (
 from ionrouter.api.doors import Doors, Handler, decorate, expect
 from ionrouter.api.guard import Access
 from ionrouter.api.state import EDGE, Edge
+from ionrouter.api.traced import traced
 
 PREFIXES = ("/api/v1", "/v1")
 
@@ -70,8 +71,13 @@ def make_application(edge: Edge) -> web.Application:
     table = [(m, prefix + path, h, a) for prefix in PREFIXES for m, path, h, a in API + OPERATIONS]
     table += list(OPERATIONS)
     doors = Doors({handler: access for _, _, handler, access in table}, edge.settings.max_wrong_keys)
+    models = {handler for method, _, handler, a in API if method == "POST" and a is Access.INFERENCE}
     app = web.Application(
-        middlewares=[doors.envelope, doors.admit],
+        middlewares=[
+            *([traced(edge.tracing, models)] if edge.tracing is not None else ()),
+            doors.envelope,
+            doors.admit,
+        ],
         client_max_size=edge.settings.max_body_bytes,
     )
     app[EDGE] = edge

@@ -18,6 +18,8 @@ from ionrouter.schema.request import InferenceRequest
 from ionrouter.settings import Settings
 from ionrouter.stats.book import StatsBook
 from ionrouter.store.keys import ApiKey, KeyStore
+from ionrouter.tracing.service import Tracing
+from ionrouter.tracing.spans import RequestTrace
 
 
 class Routes(Protocol):
@@ -55,6 +57,7 @@ class Edge:
     keys: KeyStore | None  # None: no state folder could be opened, and keys are off
     endpoint_status: EndpointStatus = lambda _endpoint: 0
     accounts: Accounts | None = None  # None: nothing is kept
+    tracing: Tracing | None = None
     in_flight: InFlight = field(default_factory=InFlight)
 
 
@@ -62,4 +65,5 @@ EDGE = web.AppKey("edge", Edge)
 GENERATION_ID = web.RequestKey("generation_id", str)
 KEY = web.RequestKey("key", ApiKey)
 METADATA = web.RequestKey("metadata", dict)  # `openrouter_metadata` of an error on its way out
+TRACE = web.RequestKey("trace", RequestTrace)
 ROUTED = web.RequestKey("routed", bool)  # the router has it, and tells its end itself

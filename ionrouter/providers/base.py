@@ -23,6 +23,7 @@ class UpstreamRequest(Struct, frozen=True):
     priority: int = 0  # local engine: higher runs sooner
     options: Mapping[str, Any] = field(default_factory=dict)  # provider.options of the matched provider
     tenant: str = ""  # local engine: cached prefixes are shared inside a tenant only (the caller's key id)
+    traceparent: str | None = None  # W3C Trace Context, for upstreams that are to continue the trace
 
 
 class ProviderClient(Protocol):

@@ -44,6 +44,7 @@ class StreamNormaliser:
         self._usage: Usage | None = None
         self._upstream_id: str | None = None
         self._service_tier: str | None = None
+        self._model: str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -60,6 +61,7 @@ class StreamNormaliser:
         self._usage = merge_usage(self._usage, read_usage(payload.get("usage")))
         self._upstream_id = self._upstream_id or _name(payload.get("id"))
         self._service_tier = _name(payload.get("service_tier")) or self._service_tier
+        self._model = self._model or _name(payload.get("model"))
         deltas = tuple(self._delta(choice, position) for position, choice in _choices(payload))
         return self._with_ids(Chunk(choices=deltas)) if deltas else None
 
@@ -83,7 +85,7 @@ class StreamNormaliser:
         return "tool_calls" if self._choices[index].calls else "stop"
 
     def _with_ids(self, chunk: Chunk) -> Chunk:
-        return Chunk(chunk.choices, chunk.usage, self._upstream_id, self._service_tier)
+        return Chunk(chunk.choices, chunk.usage, self._upstream_id, self._service_tier, self._model)
 
     def _delta(self, choice: dict[str, Any], position: int) -> ChoiceDelta:
         index = _index(choice.get("index"), position)
@@ -127,19 +129,22 @@ def complete(
     if (error := find_error(payload)) is not None:
         raise errors.payload(error)
     usage, upstream_id = read_usage(payload.get("usage")), _name(payload.get("id"))
-    tier = _name(payload.get("service_tier"))
+    tier, model = _name(payload.get("service_tier")), _name(payload.get("model"))
     if kind == "rerank":
-        return replace(read_rerank(payload, body or {}, errors), upstream_id=upstream_id)
+        ranked = read_rerank(payload, body or {}, errors)
+        return replace(ranked, upstream_id=upstream_id, upstream_model=model)
     if kind == "embeddings":
-        return Complete((), usage, upstream_id, tier, _embeddings(payload.get("data"), errors))
+        data = _embeddings(payload.get("data"), errors)
+        return Complete((), usage, upstream_id, tier, data, upstream_model=model)
     choices = tuple(_choice(kind, choice, position, errors) for position, choice in _choices(payload))
     if not choices:
         raise errors.fault("empty", "the upstream answered without any choice")
-    return Complete(choices, usage, upstream_id, tier)
+    return Complete(choices, usage, upstream_id, tier, upstream_model=model)
 
 
 def as_chunks(answer: Complete) -> Iterator[Chunk]:
     """Split a whole answer into chunks, for an upstream that was asked to stream and did not."""
+    ids = (answer.upstream_id, answer.service_tier, answer.upstream_model)
     for choice in answer.choices:
         delta = {key: value for key, value in choice.message.items() if value is not None}
         if calls := delta.get("tool_calls"):
@@ -152,9 +157,9 @@ def as_chunks(answer: Complete) -> Iterator[Chunk]:
             choice.logprobs,
             choice.stop_sequence,
         )
-        yield Chunk((only,), None, answer.upstream_id, answer.service_tier)
+        yield Chunk((only,), None, *ids)
     if answer.usage is not None:
-        yield Chunk((), answer.usage, answer.upstream_id, answer.service_tier)
+        yield Chunk((), answer.usage, *ids)
 
 
 def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorReader) -> Choice:

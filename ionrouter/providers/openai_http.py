@@ -147,6 +147,7 @@ class OpenAIProvider:
             errors,
             variable=endpoint.key_variable,
             is_stream=request.stream,
+            traceparent=request.traceparent,
         )
 
     async def _send(
@@ -160,12 +161,19 @@ class OpenAIProvider:
         *,
         variable: str | None = None,
         is_stream: bool = False,
+        traceparent: str | None = None,
     ) -> Answer:
         url = (provider.base_url or "").rstrip("/") + path
         with _asking(errors):
             headers = self._headers(provider, variable, is_stream=is_stream)
             return await self._outgoing.send(
-                method, url, headers, data, allow_http=provider.allow_http, connect_s=connect_s
+                method,
+                url,
+                headers,
+                data,
+                allow_http=provider.allow_http,
+                connect_s=connect_s,
+                traceparent=traceparent,
             )
 
     def _headers(self, provider: Provider, variable: str | None, *, is_stream: bool) -> Mapping[str, str]:

@@ -58,14 +58,18 @@ class Outgoing:
         *,
         allow_http: bool,
         connect_s: float,
+        traceparent: str | None = None,
     ) -> Answer:
         """Send a request and wait for the head of its answer.
 
-        `headers` come from `build_headers`. Raises ConfigError when `url` may not be called, HttpFault,
+        `headers` come from `build_headers`; `traceparent` is one more that is never the same twice, and so no
+        part of the heads that are remembered. Raises ConfigError when `url` may not be called, HttpFault,
         OSError or ssl.SSLError when something goes wrong.
         """
         target = target_of(url, allow_http)
         length = b"\r\n" if body is None else b"Content-Length: %d\r\n\r\n" % len(body)
+        if traceparent is not None:
+            length = b"traceparent: %s\r\n%s" % (traceparent.encode("ascii"), length)
         head = _head(method, target, tuple(headers.items())) + length
         return await self._pool.ask(target.origin, head, body or b"", connect_s)
 

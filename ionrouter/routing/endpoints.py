@@ -54,6 +54,7 @@ def compile_provider(slug: str, spec: ProviderSpec) -> Provider:
         headers=dict(spec.headers),
         forward_unknown=_forwards_unknown(spec),
         forward_provider=spec.forward_provider,
+        forward_trace=spec.forward_trace,
         allow_http=spec.allow_http,
         data_collection=spec.data_collection or ("deny" if keeps_nothing else "allow"),
         zdr=keeps_nothing if spec.zdr is None else spec.zdr,

@@ -27,12 +27,12 @@ _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = 
         (),
         (
             *("base_url", "litellm_provider", "keys", "headers", "discover", "region"),
-            *("forward_provider", "forward_unknown"),
+            *("forward_provider", "forward_unknown", "forward_trace"),
         ),
     ),
-    "litellm": (("litellm_provider",), ("discover", "forward_provider", "forward_unknown")),
+    "litellm": (("litellm_provider",), ("discover", "forward_provider", "forward_unknown", "forward_trace")),
     "openai": (("base_url",), ("litellm_provider",)),
-    "fake": ((), ("base_url", "litellm_provider", "discover", "forward_provider")),
+    "fake": ((), ("base_url", "litellm_provider", "discover", "forward_provider", "forward_trace")),
 }
 _ION_FIELDS = (
     *("weights", "sha256", "numerics", "kv_memory", "kv_tier", "prefix_cache", "unload"),

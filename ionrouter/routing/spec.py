@@ -123,6 +123,9 @@ class ProviderSpec(Spec):
     forward_provider: bool = Field(
         default=False, description="Forward the caller's `provider` object (OpenRouter)."
     )
+    forward_trace: bool = Field(
+        default=False, description="Send a `traceparent` header where requests are traced."
+    )
     allow_http: bool = Field(default=False, description="Allow http:// to a public address.")
     timeouts: TimeoutsSpec = Field(default=TimeoutsSpec(), description="Deadlines, in seconds.")
     breaker: BreakerSpec = Field(default=BreakerSpec(), description="When an endpoint gets no traffic.")

@@ -93,6 +93,7 @@ class Provider:
     headers: Mapping[str, str] = field(default_factory=dict)
     forward_unknown: bool = False  # unknown top-level fields reach this provider
     forward_provider: bool = False  # the caller's `provider` object reaches this one (OpenRouter)
+    forward_trace: bool = False  # requests carry a `traceparent`, so that this one continues our traces
     allow_http: bool = False  # http:// to a public address
     data_collection: Literal["allow", "deny"] = "allow"  # deny: keeps or trains on nothing
     zdr: bool = False

@@ -102,7 +102,8 @@ def as_chunk(complete: Complete) -> Chunk:
         )
         for c in complete.choices
     )
-    return Chunk(choices, complete.usage, complete.upstream_id, complete.service_tier)
+    ids = (complete.upstream_id, complete.service_tier, complete.upstream_model)
+    return Chunk(choices, complete.usage, *ids)
 
 
 def _delta(message: dict[str, Any]) -> dict[str, Any]:

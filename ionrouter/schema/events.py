@@ -42,6 +42,7 @@ class Chunk(Struct, frozen=True):
     usage: Usage | None = None
     upstream_id: str | None = None
     service_tier: str | None = None
+    upstream_model: str | None = None  # what the upstream says it ran
 
     @property
     def commits(self) -> bool:
@@ -84,6 +85,7 @@ class Complete(Struct, frozen=True):
     service_tier: str | None = None
     data: tuple[dict[str, Any], ...] = ()
     search_units: int | None = None  # what rerankers bill by, where they say so
+    upstream_model: str | None = None
 
 
 class AttemptRecord(Struct, frozen=True):
@@ -109,6 +111,7 @@ class AttemptRecord(Struct, frozen=True):
     native_finish_reason: str | None = None
     upstream_id: str | None = None  # the upstream's own name for its answer
     service_tier: str | None = None
+    upstream_model: str | None = None  # the upstream's own word for the model that answered
     is_unpriced: bool = False  # nobody said what the endpoint costs: `cost` leaves it out
     role: AttemptRole = "main"  # "shadow" and "probe" belong to no RequestRecord: users never see them
 

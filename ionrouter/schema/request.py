@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from ionrouter.schema.spans import RequestSpan
 
 Kind = Literal["chat", "completions", "embeddings", "rerank"]
 WHOLE_KINDS: frozenset[Kind] = frozenset({"embeddings", "rerank"})  # no text comes back: nothing to stream
@@ -53,6 +56,7 @@ class Client(Struct, frozen=True):
     referer: str | None = None  # HTTP-Referer: the app's address
     title: str | None = None  # X-OpenRouter-Title, X-Title: the app's name
     user: str | None = None  # the body's `user`: the app's own end user
+    span: RequestSpan | None = None  # its trace; None: nobody keeps one
 
 
 NOBODY = Client()

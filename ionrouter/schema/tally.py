@@ -24,6 +24,7 @@ class Tally:
     native_finish_reason: str | None = None
     upstream_id: str | None = None
     service_tier: str | None = None
+    upstream_model: str | None = None
 
     def add(self, event: ProviderEvent | TextRun, now: float) -> None:
         """Count one event, or several that came together."""
@@ -50,6 +51,7 @@ class Tally:
         """Remember how it ended and what the upstream calls it."""
         self.upstream_id = chunk.upstream_id or self.upstream_id
         self.service_tier = chunk.service_tier or self.service_tier
+        self.upstream_model = chunk.upstream_model or self.upstream_model
         for choice in chunk.choices:
             if choice.finish_reason is not None:
                 self.finish_reason = choice.finish_reason

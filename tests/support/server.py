@@ -130,7 +130,9 @@ def _read(answer: Any) -> Any:
 def environment(state: Path, **settings: Any) -> dict[str, str]:
     """A clean environment: no key or setting of whoever runs the tests reaches the server."""
     kept = {
-        k: v for k, v in os.environ.items() if not k.startswith("IONROUTER_") and not k.endswith("_API_KEY")
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("IONROUTER_", "OTEL_")) and not k.endswith("_API_KEY")
     }
     named = {f"IONROUTER_{name.upper()}": str(value) for name, value in settings.items()}
     return {**kept, "IONROUTER_STATE_DIR": str(state), "IONROUTER_LOG_FORMAT": "json", **named}
