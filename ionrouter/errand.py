@@ -18,6 +18,7 @@ from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.tally import Tally
+from ionrouter.schema.tool_calls import count_calls
 from ionrouter.schema.usage import Cost, Usage
 
 log = structlog.get_logger(__name__)
@@ -81,6 +82,9 @@ class Errand(Struct, frozen=True):
         after_commit: bool,
     ) -> AttemptRecord:
         """What it comes to. `started_at` is wall clock."""
+        num_calls = num_bad = 0
+        if tally.calls and failure is None:
+            num_calls, num_bad = count_calls(tally.calls.values(), self.request.body.get("tools"))
         return AttemptRecord(
             endpoint_id=self.endpoint.id,
             model_id=self.route.id,
@@ -104,6 +108,9 @@ class Errand(Struct, frozen=True):
             service_tier=tally.service_tier,
             upstream_model=tally.upstream_model,
             is_unpriced=is_unpriced(self.endpoint),
+            queue_s=self.upstream.queue.seconds,
+            num_tool_calls=num_calls,
+            num_bad_tool_calls=num_bad,
             role=self.role,
         )
 

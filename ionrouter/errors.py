@@ -29,6 +29,10 @@ class FailureClass(enum.Enum):
     LOST_RACE = "lost_race"  # cancelled: another attempt for the same request answered first; nobody's fault
 
 
+# The failures of uptime: not an endpoint's limits, bad requests, refused content, callers who left.
+DOWN = frozenset({FailureClass.TRANSIENT.value, FailureClass.DOMAIN.value})
+
+
 class IonrouterError(Exception):
     """Root of everything this package raises on purpose."""
 

@@ -27,12 +27,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Seconds: local models answer in tens of milliseconds, long answers take minutes.
 FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60)
+QUEUE_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
 TOTAL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 
+QUEUE = "Before work on an attempt began: the local engine's queue, or the wait for a connection."
+IN_FLIGHT = "Requests being served."
 MAX_ENDPOINTS = 1000
 OTHER = "(other)"
-IN_FLIGHT = "Requests being served."
 SPANS = "Spans of traces: exported, failed (the collector did not take them), dropped (too many waited)."
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
@@ -62,6 +64,7 @@ class Metrics:
             "From the start of an attempt to its first usable event.",
             *(["endpoint"], FIRST_TOKEN_BUCKETS),
         )
+        self._queue = self._histogram("ionrouter_queue_seconds", QUEUE, ["endpoint"], QUEUE_BUCKETS)
         self._total = self._histogram(
             "ionrouter_request_seconds",
             "From a request's arrival to its end.",
@@ -140,6 +143,8 @@ class Metrics:
         _with(self._cost, endpoint).inc(max(attempt.cost.total, 0.0))
         if attempt.ttft_s is not None:
             _with(self._first_token, endpoint).observe(attempt.ttft_s)
+        if attempt.queue_s is not None:
+            _with(self._queue, endpoint).observe(attempt.queue_s)
         if attempt.usage is None:
             return
         num_after_first = attempt.usage.completion_tokens - 1

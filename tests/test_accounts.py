@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ionrouter.schema.accounts import WORKSPACE
 from tests.support.accounts import COST, Bank, bank
 from tests.support.required_keys import assert_has_all
 from tests.support.sse import chunks
@@ -174,6 +175,46 @@ def test_activity_and_analytics_answer_operators(shared: Bank) -> None:
     assert body["data"]["metadata"]["row_count"] == len(body["data"]["data"])
     row = next(row for row in body["data"]["data"] if row["endpoint"] == "fake/acme/m")
     assert row.keys() == {*query["metrics"], "endpoint", "latency_samples"}
+
+
+def test_every_dimension_of_openrouters_has_an_answer(shared: Bank) -> None:
+    shared.chat()
+    shared.chat(model="acme/m:floor")
+    names = [
+        "model",
+        "variant",
+        "provider",
+        "origin",
+        "country",
+        "finish_reason",
+        "external_user",
+        "api_key_id",
+        "user",
+        "workspace",
+        "app",
+        "context_length_bucket",
+        "generation_id",
+    ]
+    assert {d["name"] for d in shared.manage("/analytics/meta")["data"]["dimensions"]} >= set(names)
+
+    def asked(**query: Any) -> list[dict[str, Any]]:
+        question = {"metrics": ["request_count"], **query}
+        key = shared.server.management_key()
+        status, body = shared.server.post("/api/v1/analytics/query", question, key)
+        assert status == 200, body
+        found: list[dict[str, Any]] = body["data"]["data"]
+        return found
+
+    (total,) = asked()
+    for name in names:
+        assert sum(row["request_count"] for row in asked(dimensions=[name])) == total["request_count"], name
+    assert asked(dimensions=["country"]) == [{"country": None, **total}]
+    assert asked(filters=[{"field": "country", "operator": "eq", "value": "DE"}]) == []
+    assert {"standard", "floor"} <= {row["variant"] for row in asked(dimensions=["variant"])}
+    (only,) = asked(dimensions=["workspace"])
+    assert only == {"workspace": WORKSPACE, **total}
+    floor = {"field": "variant", "operator": "eq", "value": "floor"}
+    assert {row["model"] for row in asked(dimensions=["model"], filters=[floor])} == {"acme/m"}
 
 
 @pytest.mark.parametrize(

@@ -840,6 +840,33 @@ async def test_a_whole_answer_is_put_together_from_an_upstream_that_streams() ->
     assert (await as_asked.run()).finished.attempts[0].ttft_s is None  # not guessed
 
 
+@MODES
+async def test_an_attempt_says_how_long_it_waited_in_a_queue_and_nobody_guesses(stream: bool) -> None:
+    failing = {"queue_s": 0.002, "status": 500}
+    bench = Bench.of(route("m", first("a", failing), first("b", {"queue_s": 0.001}), then("c")))
+    made = {a.endpoint_id: a.queue_s for a in (await bench.run(request(stream=stream))).finished.attempts}
+    assert made.pop("a", 0.002) == 0.002
+    assert made == {"b": 0.001}
+    plain = Bench.of(route("m", then("c")))
+    assert (await plain.run(request(stream=stream))).finished.attempts[0].queue_s is None
+
+
+@MODES
+async def test_tool_calls_that_no_client_can_use_are_counted(stream: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    said = ['{"a": 1}', "", '{"a": ', "[1]", "[" * 100_000]
+    calls = [{"id": f"t{i}", "function": {"name": "f", "arguments": text}} for i, text in enumerate(said)]
+    calls.append({"id": "t9", "function": {"name": "unheard_of", "arguments": "{}"}})
+    bench = Bench.of(route("m", then("a", {"tool_calls": calls})))
+    body = {"messages": [], "tools": tools}
+    (made,) = (await bench.run(request(stream=stream, body=body))).finished.attempts
+    assert (made.num_tool_calls, made.num_bad_tool_calls) == (6, 4)
+    (unnamed,) = (await bench.run(request(stream=stream))).finished.attempts  # nothing to hold names to
+    assert (unnamed.num_tool_calls, unnamed.num_bad_tool_calls) == (6, 3)
+    (without,) = (await Bench.of(route("m", then("a"))).run(request(stream=stream))).finished.attempts
+    assert (without.num_tool_calls, without.num_bad_tool_calls) == (0, 0)
+
+
 async def test_embeddings_commit_on_their_data() -> None:
     bench = Bench.of(route("m", then("a"), output_modalities=("embeddings",)))
     answer = await bench.run(request(kind="embeddings", body={"input": "x"}))

@@ -142,7 +142,8 @@ py::list drain(Engine& self) {
   py::list out;
   for (const Event& event : events) {
     out.append(py::make_tuple(event.sequence, py::bytes(event.text), event.packed_flags(),
-                              logprobs_list(event.logprobs), event.num_cached_tokens, detail_of(event)));
+                              logprobs_list(event.logprobs), event.num_cached_tokens, detail_of(event),
+                              event.queue_s));
   }
   return out;
 }

@@ -134,6 +134,7 @@ void Committer::publish(Sequence& sequence, Event event) {
   // A token without text to show waits for the next that has some: nobody wants an empty delta.
   if (event.finish == kRunning && event.text.empty() && event.logprobs.empty()) return;
   event.sequence = sequence.id;
+  event.queue_s = sequence.queue_s;
   event.num_tokens = std::exchange(sequence.num_unreported, 0);
   if (event.finish != kRunning) event.num_cached_tokens = sequence.num_cached_tokens;
   events_.push_back(std::move(event));

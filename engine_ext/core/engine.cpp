@@ -32,6 +32,10 @@ struct Inbox {
   bool is_empty() const { return submissions.empty() && aborts.empty() && masks.empty() && !is_closing; }
 };
 
+double seconds_now() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
 void count_waiting(const Inbox::Submission& submission, Stats& stats) {
   ++stats.waiting;
   stats.waiting_tokens += submission.sequence->num_prompt;
@@ -135,7 +139,7 @@ void Engine::Impl::turn(Inbox inbox_) {
   if (inbox_.is_closing) {
     loop.shut_down();
   } else {
-    loop.advance();
+    loop.advance(seconds_now());
   }
   // Gauges first: whoever has read a sequence's last event does not find it running any more.
   publish();
@@ -208,6 +212,7 @@ uint64_t Engine::submit(SubmitParams params) {
     id = impl_->next_id++;
   }
   SequencePtr sequence = impl_->make_sequence(params, id);
+  sequence->submitted_at = seconds_now();
   std::lock_guard lock(impl_->mutex);
   if (impl_->is_closed)
     throw std::runtime_error(impl_->broken.empty() ? "the engine is closed" : impl_->broken);

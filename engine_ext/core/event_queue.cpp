@@ -27,6 +27,7 @@ void merge(Event& into, Event&& event) {
   into.error = std::move(event.error);
   into.stop = std::move(event.stop);
   into.num_cached_tokens = event.num_cached_tokens;
+  into.queue_s = event.queue_s;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Schedule, run, commit. See loop.h.
 #include "core/loop.h"
 
+#include <algorithm>
 #include <exception>
 #include <stdexcept>
 #include <utility>
@@ -58,13 +59,13 @@ void Loop::give_mask(MaskAnswer answer) {
 //
 //   this thread   submit 1 | submit 2 | commit 1 | submit 3 | commit 2 | ...
 //   runner          step 1 ............ | step 2 ............ | step 3 ...
-void Loop::advance() {
+void Loop::advance(double now) {
   // After a refused step the runner knows less than the scheduler: nothing is built on top until that step's
   // sequences have ended.
   const bool is_held_up = !in_flight_.empty() && !in_flight_.back().error.empty();
   // The pipeline stays full while its oldest step waits for masks.
   const bool is_full = in_flight_.size() > static_cast<size_t>(options_.pipeline_depth);
-  const bool has_submitted = !is_held_up && !is_full && try_submit();
+  const bool has_submitted = !is_held_up && !is_full && try_submit(now);
   // With nothing new to run there is nothing to overlap with: the oldest step is taken in at once.
   const size_t depth = has_submitted || is_full ? static_cast<size_t>(options_.pipeline_depth) : 0;
   if (in_flight_.size() > depth) {
@@ -77,9 +78,12 @@ void Loop::advance() {
   }
 }
 
-bool Loop::try_submit() {
+bool Loop::try_submit(double now) {
   InFlight next{scheduler_.schedule(), {}};
   if (next.scheduled.is_empty()) return false;
+  for (const SequencePtr& owner : next.scheduled.owners) {
+    if (owner->queue_s < 0.0) owner->queue_s = std::max(now - owner->submitted_at, 0.0);
+  }
   for (const Row& row : next.scheduled.rows)
     next.is_complete = next.is_complete && !(row.flags & kRowGrammar);
   try {

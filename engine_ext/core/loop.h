@@ -1,5 +1,6 @@
 // The engine without its thread: schedule -> run -> commit, one turn at a time.
-// Knows no locks and no clock; everything here belongs to whoever calls it, one caller at a time.
+// Knows no locks and no clock: the time comes in. Everything here belongs to whoever calls it, one caller at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,10 @@ class Loop {
   void abort(uint64_t sequence);
   // A mask that nobody waits for any more is ignored.
   void give_mask(MaskAnswer answer);
-  // One turn. At depth d, steps n+1 .. n+d are with the runner while step n is committed; at depth 0 the
-  // runner rests meanwhile. Sleeps only inside the runner, and only for the oldest step in flight.
-  void advance();
+  // One turn, begun at `now` (seconds, as Sequence::submitted_at). At depth d, steps n+1 .. n+d are with the
+  // runner while step n is committed; at depth 0 the runner rests meanwhile. Sleeps only inside the runner,
+  // and only for the oldest step in flight.
+  void advance(double now);
   // Ends everything with kAborted and waits for the steps in flight.
   void shut_down();
   // Ends everything with kError; for a fault of the loop itself, after which only take_events makes sense.
@@ -48,7 +50,7 @@ class Loop {
     bool is_complete = true;  // false: the runner still lacks its masks
   };
 
-  bool try_submit();
+  bool try_submit(double now);
   bool try_upload_masks();
   void commit_oldest();
   StepResult take_result(const InFlight& oldest);

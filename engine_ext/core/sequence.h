@@ -58,6 +58,8 @@ struct Sequence {
   int32_t num_unreported = 0;     // generated tokens that no event accounts for yet
   int32_t num_cached_tokens = 0;  // prompt tokens found in the prefix cache at the first admission
   bool was_admitted = false;
+  double submitted_at = 0.0;  // seconds of the engine's clock
+  double queue_s = -1.0;      // from there to the step that had its first row; -1: none had yet
 
   bool has_grammar = false;    // a mask is wanted for each of its samples
   std::vector<uint32_t> mask;  // for the token with this number of generated ones before it ...

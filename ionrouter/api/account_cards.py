@@ -126,6 +126,7 @@ def generation_card(row: Generation) -> GenerationCard:
         error=row.error,
         is_usage_estimated=row.is_usage_estimated,
         time_to_first_token=_ms(first_s),
+        queue_time=_ms(row.queue_s),
     )
 
 

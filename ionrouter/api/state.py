@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -59,6 +60,7 @@ class Edge:
     accounts: Accounts | None = None  # None: nothing is kept
     tracing: Tracing | None = None
     in_flight: InFlight = field(default_factory=InFlight)
+    stats_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of answers made of statistics: one works
 
 
 EDGE = web.AppKey("edge", Edge)

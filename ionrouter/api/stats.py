@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import time
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from typing import Any, TypeVar
 
 from aiohttp import hdrs, web
 
-from ionrouter.api.responses import json_response
+from ionrouter.api.row_stream import CsvRows, JsonRows, send_rows
 from ionrouter.api.state import EDGE, KEY
 from ionrouter.errors import RequestError
 from ionrouter.stats.book import PURPOSES
@@ -19,11 +17,11 @@ from ionrouter.stats.query import (
     DEFAULT_PERCENTILES,
     DIMENSIONS,
     MAX_STRETCH_S,
-    METRICS,
     Dimension,
     Question,
-    answer,
 )
+from ionrouter.stats.query import steps as stats_steps
+from ionrouter.stats.ranking import Order, ranked, sortable
 from ionrouter.stats.resolution import GRAINS, HOUR, MINUTE, UNITS_S
 
 DEFAULT_WINDOW_S = 1800.0
@@ -36,7 +34,7 @@ _KNOWN = frozenset(
 )
 
 
-async def routes(request: web.Request) -> web.Response:
+async def routes(request: web.Request) -> web.StreamResponse:
     """Filters, groups, percentiles, stretch and resolution come as query parameters (docs/api.md)."""
     edge, query = request.app[EDGE], request.query
     if unknown := [name for name in query if name not in _KNOWN]:
@@ -49,17 +47,19 @@ async def routes(request: web.Request) -> web.Response:
             error_type="permission_denied",
             param="key",
         )
-    rows = _ordered(answer(edge.stats, question), query)
-    if _wants_csv(request):
-        return web.Response(text=_csv(rows), content_type="text/csv", charset="utf-8")
-    return json_response(
-        {
-            "data": rows,
-            "since": question.since,
-            "until": question.until,
-            "resolution_s": HOUR.width_s if question.reads_keys else question.width_s,
-        }
-    )
+    order, limit = _order(query, question), _limit(query)
+    # One more, to know whether there is more.
+    steps = ranked(edge.stats, question, order, limit + 1) if order else stats_steps(edge.stats, question)
+    write = CsvRows() if _wants_csv(request) else JsonRows(_about(question))
+    return await send_rows(request, steps, write, limit, edge.stats_turn)
+
+
+def _about(question: Question) -> Mapping[str, Any]:
+    return {
+        "since": question.since,
+        "until": question.until,
+        "resolution_s": HOUR.width_s if question.reads_keys else question.width_s,
+    }
 
 
 def _may_see_keys(request: web.Request) -> bool:
@@ -158,27 +158,22 @@ def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _ordered(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """`sort`: a figure, or metric.percentile as in `ttft_ms.p99`, with `-` for descending; null goes last."""
+def _order(query: Mapping[str, str], question: Question) -> Order | None:
+    """`sort`: a figure, or metric.percentile as in `ttft_ms.p99`, with `-` for descending."""
     name = query.get("sort", "")
-    if name:
-        path, is_descending = name.removeprefix("-").split("."), name.startswith("-")
-        if rows and _at(rows[0], path) is _MISSING:
-            raise _bad("sort", f"'{name[:40]}' is no figure of the answer")
-        known = [row for row in rows if _at(row, path) is not None]
-        known.sort(key=lambda row: _at(row, path), reverse=is_descending)
-        rows = known + [row for row in rows if _at(row, path) is None]
+    if not name:
+        return None
+    order = Order(tuple(name.removeprefix("-").split(".")), name.startswith("-"))
+    if order.path not in sortable(question):
+        raise _bad("sort", f"'{name[:40]}' is no figure of the answer")
+    return order
+
+
+def _limit(query: Mapping[str, str]) -> int:
     limit = int(_number("limit", query["limit"])) if query.get("limit") else MAX_ROWS
-    return rows[:limit]
-
-
-_MISSING = object()
-
-
-def _at(row: Any, path: list[str]) -> Any:
-    for step in path:
-        row = row.get(step, _MISSING) if isinstance(row, dict) else _MISSING
-    return _MISSING if isinstance(row, dict) else row
+    if limit > MAX_ROWS:
+        raise _bad("limit", f"should be at most {MAX_ROWS}")
+    return limit
 
 
 def _wants_csv(request: web.Request) -> bool:
@@ -186,28 +181,6 @@ def _wants_csv(request: web.Request) -> bool:
     if asked not in (None, "json", "csv"):
         raise _bad("format", "should be json or csv")
     return asked == "csv" or (asked is None and request.headers.get(hdrs.ACCEPT, "").startswith("text/csv"))
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    """One column a figure; those of a metric are metric.n, metric.p50 ...; outcomes in one column."""
-    flat = [_flattened(row) for row in rows]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(flat[0]) if flat else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return out.getvalue()
-
-
-def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in row.items():
-        if name in METRICS:
-            out |= {f"{name}.{part}": number for part, number in value.items()}
-        elif name == "outcomes":
-            out[name] = " ".join(f"{outcome}={count}" for outcome, count in value.items())
-        else:
-            out[name] = value
-    return out
 
 
 def _bad(param: str, message: str) -> RequestError:

@@ -17,6 +17,7 @@ from ionrouter.settings import Settings
 from ionrouter.stats.resolution import GRAINS, UNITS_S, Resolution
 
 PERCENTILES = ("p50", "p90", "p99")
+QUEUE_PERCENTILES = ("p99",)  # is there one at all: terminals are only so wide
 _BARS = "▁▂▃▄▅▆▇█"
 _STEPS = 30  # bars of a sparkline at most
 WATCH_S = 2.0
@@ -64,8 +65,8 @@ def _table(settings: Settings, base: str, query: Mapping[str, str]) -> Table:
         table.add_column(name, no_wrap=True)
     for heading in ("requests", "errors", "uptime %", "cost"):
         table.add_column(heading, justify="right")
-    for heading in ("ttft", "tok/s"):
-        for name in PERCENTILES:
+    for heading, names in (("ttft", PERCENTILES), ("queue", QUEUE_PERCENTILES), ("tok/s", PERCENTILES)):
+        for name in names:
             table.add_column(f"{heading} {name}", justify="right")
     table.add_column(f"requests by {resolution}", no_wrap=True)
     rows = whole["data"]
@@ -101,12 +102,15 @@ def _cells(row: Mapping[str, Any], groups: Sequence[str]) -> list[str]:
         "-" if uptime is None else f"{uptime:.1f}",
         f"{row['cost']:.4f}",
         *_figures(row["ttft_ms"], "{:.0f} ms"),
+        *_figures(row["queue_ms"], "{:.0f} ms", QUEUE_PERCENTILES),
         *_figures(row["throughput"], "{:.0f}"),
     ]
 
 
-def _figures(percentiles: Mapping[str, float | None], form: str) -> list[str]:
-    values = (percentiles[name] for name in PERCENTILES)
+def _figures(
+    percentiles: Mapping[str, float | None], form: str, names: Sequence[str] = PERCENTILES
+) -> list[str]:
+    values = (percentiles[name] for name in names)
     return ["-" if value is None else form.format(value) for value in values]
 
 

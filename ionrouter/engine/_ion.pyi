@@ -96,14 +96,15 @@ class Engine:
         """End a sequence; its blocks are free within a step. Unknown or finished ids are ignored."""
     def drain(
         self,
-    ) -> list[tuple[int, bytes, int, list[tuple[int, float, list[tuple[int, float]]]], int, str]]:
-        """Events since the last call: (sequence, text, flags, logprobs, num_cached_tokens, detail).
+    ) -> list[tuple[int, bytes, int, list[tuple[int, float, list[tuple[int, float]]]], int, str, float]]:
+        """Events since the last call: (sequence, text, flags, logprobs, num_cached_tokens, detail, queue_s).
 
         `text` is whole UTF-8 characters, stop strings already held back and removed. `flags`: 0 running,
         1 stop (eos, stop id or stop string), 2 length, 3 aborted, 4 error; bits 8.. are the number of new
         tokens this event accounts for (billed tokens). `logprobs`: (token, logprob, [(token, logprob)]).
         `num_cached_tokens`: prompt tokens from the prefix cache, set on the last event. `detail`: why,
-        with flag 4; with flag 1 the stop string that ended it, empty for an id. Makes `event_fd` unreadable
+        with flag 4; with flag 1 the stop string that ended it, empty for an id. `queue_s`: seconds from
+        `submit` to the step that first worked on it; -1: it never came to that. Makes `event_fd` unreadable
         again.
         """
     def mask_requests(self, timeout: float) -> list[tuple[int, int, int, bool]]:

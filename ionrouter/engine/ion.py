@@ -249,8 +249,8 @@ class LocalEngine:
         self._loop.remove_reader(self._engine.event_fd)
 
     def _deliver(self) -> None:
-        for sequence, text, flags, logprobs, cached, detail in self._engine.drain():
-            event = event_of(text, flags, logprobs, cached, detail)
+        for sequence, text, flags, logprobs, cached, detail, queue_s in self._engine.drain():
+            event = event_of(text, flags, logprobs, cached, detail, queue_s)
             self._speed.record(sequence, event)
             mailbox = self._mailboxes.get(sequence)
             if mailbox is not None:  # else: its reader has left

@@ -33,6 +33,7 @@ class TokenEvent:
     cached_tokens: int = 0  # of the prompt; on the last event
     error: str = ""
     stop: str = ""  # the stop string that ended it
+    queue_s: float | None = None  # from submission to the first step that worked on it; None: it never began
 
 
 def event_of(
@@ -41,6 +42,7 @@ def event_of(
     logprobs: list[tuple[int, float, list[tuple[int, float]]]],
     cached: int,
     detail: str,
+    queue_s: float = -1.0,
 ) -> TokenEvent:
     """Unpack one entry of the engine's `drain` (ionrouter/engine/_ion.pyi)."""
     finish = _FINISHES[flags & 0xFF]
@@ -52,6 +54,7 @@ def event_of(
         cached,
         error="" if finish == "stop" else detail,
         stop=detail if finish == "stop" else "",
+        queue_s=queue_s if queue_s >= 0 else None,
     )
 
 
@@ -65,6 +68,7 @@ def merged(first: TokenEvent, second: TokenEvent) -> TokenEvent:
         first.cached_tokens + second.cached_tokens,
         second.error,
         second.stop,
+        second.queue_s,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -10,6 +11,18 @@ from msgspec import Struct, field
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.events import ProviderBatch, ProviderEvent
 from ionrouter.schema.request import Kind
+
+
+@dataclass(slots=True)
+class QueueTime:
+    """How long an attempt waited before work on it began (docs/api.md). Its client writes it."""
+
+    seconds: float | None = None  # None: nobody measured it
+
+    def note(self, seconds: float | None) -> None:
+        """Of several parts of one attempt the first to begin counts: from there on it was worked on."""
+        if seconds is not None and (self.seconds is None or seconds < self.seconds):
+            self.seconds = seconds
 
 
 class UpstreamRequest(Struct, frozen=True):
@@ -24,6 +37,7 @@ class UpstreamRequest(Struct, frozen=True):
     options: Mapping[str, Any] = field(default_factory=dict)  # provider.options of the matched provider
     tenant: str = ""  # local engine: cached prefixes are shared inside a tenant only (the caller's key id)
     traceparent: str | None = None  # W3C Trace Context, for upstreams that are to continue the trace
+    queue: QueueTime = field(default_factory=QueueTime)  # the one thing here that changes
 
 
 class ProviderClient(Protocol):

@@ -27,6 +27,7 @@ class Answer:
         self.status = 0  # 0: the head has not come
         self.headers: dict[str, str] = {}
         self.is_whole = False
+        self.queue_s = 0.0  # that its request waited for a connection to be allowed; set by the pool
         self._connection: Connection | None = connection  # None: given back or closed
         self._pieces: list[bytes] = []
         self._num_held = 0

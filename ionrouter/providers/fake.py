@@ -36,6 +36,7 @@ class Script:
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     finish_reason: FinishReason | None = "stop"
     role_first: bool = True  # a chunk with the role alone, as most upstreams send
+    queue_s: float | None = None  # in a queue of its own, before anything else; None: it has none
     delay_s: float = 0.0  # before the first token
     gap_s: float = 0.0  # between tokens
     status: int | None = None  # fail with this status ...
@@ -147,6 +148,9 @@ async def _played(script: Script, request: UpstreamRequest) -> AsyncIterator[Pro
         raise UpstreamError(
             FailureClass.TRANSIENT, "connection refused", code="connect_error", provider=provider
         )
+    if script.queue_s is not None:
+        await asyncio.sleep(script.queue_s)
+        request.queue.seconds = script.queue_s
     play = _streamed if request.stream else _whole
     async for event in play(script, request):
         yield event

@@ -177,6 +177,7 @@ async def _answer(
         streams = [engine.generate(prompt.ids, plan.sampling_of(choice)) for prompt, choice in jobs]
         async with aclosing(interleave(streams)) as events:
             async for i, event in events:
+                request.queue.note(event.queue_s)
                 completion += event.num_tokens
                 cached += event.cached_tokens if jobs[i][1] == 0 else 0
                 for chunk in answers[i].continue_with(event):

@@ -71,7 +71,10 @@ class Pool:
             except Disconnected:  # closed while it lay here, and not one byte came
                 if self._is_closed:
                     raise
-        return await _answered(await self._connected(origin, connect_s), head, body)
+        connection, queue_s = await self._connected(origin, connect_s)
+        answer = await _answered(connection, head, body)
+        answer.queue_s = queue_s
+        return answer
 
     async def close(self) -> None:
         """Close every connection at once; for good."""
@@ -97,12 +100,15 @@ class Pool:
             connection.abort()
         return None
 
-    async def _connected(self, origin: Origin, connect_s: float) -> Connection:
-        """Open a connection: a place under the cap, name look-up, TCP and TLS together in `connect_s`."""
+    async def _connected(self, origin: Origin, connect_s: float) -> tuple[Connection, float]:
+        """Open a connection: a place under the cap, name look-up, TCP and TLS together in `connect_s`.
+
+        Also tells how many of those seconds the place took.
+        """
         connection: Connection | None = None
         try:
             async with asyncio.timeout(connect_s):
-                await self._claim_slot()
+                queue_s = await self._claim_slot()
                 try:
                     connection = await self._open(origin)
                 finally:
@@ -111,12 +117,18 @@ class Pool:
         except TimeoutError:
             raise ConnectTooLong from None
         self._all.add(connection)
-        return connection
+        return connection, queue_s
 
-    async def _claim_slot(self) -> None:
-        if self._slots.locked():
-            self._close_one_idle()
+    async def _claim_slot(self) -> float:
+        """Take a place under the cap; returns the seconds that it was waited for."""
+        if not self._slots.locked():
+            await self._slots.acquire()
+            return 0.0
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        self._close_one_idle()
         await self._slots.acquire()
+        return loop.time() - begun
 
     def _close_one_idle(self) -> None:
         for kept in self._free.values():

@@ -217,3 +217,4 @@ class GenerationCard(BaseModel):
     error: str | None  # ours
     is_usage_estimated: bool  # ours
     time_to_first_token: float | None  # ours: arrival to the first content, fallbacks included
+    queue_time: float | None  # ours: of the attempt that served, before work on it began

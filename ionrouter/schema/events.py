@@ -113,6 +113,9 @@ class AttemptRecord(Struct, frozen=True):
     service_tier: str | None = None
     upstream_model: str | None = None  # the upstream's own word for the model that answered
     is_unpriced: bool = False  # nobody said what the endpoint costs: `cost` leaves it out
+    queue_s: float | None = None  # waited before work on it began; None: not measured
+    num_tool_calls: int = 0  # of a whole answer
+    num_bad_tool_calls: int = 0  # of these: no tool of the request's, or arguments that are no JSON object
     role: AttemptRole = "main"  # "shadow" and "probe" belong to no RequestRecord: users never see them
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.events import Chunk, Complete, FinishReason, ProviderEvent, TextRun
+from ionrouter.schema.tool_calls import CalledTool
 from ionrouter.schema.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
@@ -25,6 +26,7 @@ class Tally:
     upstream_id: str | None = None
     service_tier: str | None = None
     upstream_model: str | None = None
+    calls: dict[tuple[int, int], CalledTool] = field(default_factory=dict)  # by choice and index
 
     def add(self, event: ProviderEvent | TextRun, now: float) -> None:
         """Count one event, or several that came together."""
@@ -53,9 +55,17 @@ class Tally:
         self.service_tier = chunk.service_tier or self.service_tier
         self.upstream_model = chunk.upstream_model or self.upstream_model
         for choice in chunk.choices:
+            if calls := choice.delta.get("tool_calls"):
+                self._note_calls(choice.index, calls)
             if choice.finish_reason is not None:
                 self.finish_reason = choice.finish_reason
                 self.native_finish_reason = choice.native_finish_reason or choice.finish_reason
+
+    def _note_calls(self, choice: int, fragments: object) -> None:
+        """Put the fragments of each call together."""
+        for fragment in fragments if isinstance(fragments, list) else ():
+            call = self.calls.setdefault((choice, fragment.get("index", 0)), CalledTool())
+            call.add(fragment.get("function") or {})
 
     def usage_or_estimate(self, num_in: int) -> tuple[Usage, bool]:
         """The upstream's word, even if it is 0; else four characters a token."""

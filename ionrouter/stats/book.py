@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from ionrouter.errors import FailureClass
+from ionrouter.errors import DOWN, FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.stats.classes import CLASSES, RequestClass, class_of
 from ionrouter.stats.keys import KeyBook
@@ -25,8 +25,6 @@ MIN_SAMPLES = 5  # fewer say nothing: null
 Purpose = Literal["main", "shadow", "probe"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 WINDOWS_S = {"5m": 300.0, "30m": 1800.0, "1d": 86400.0}
-# What an endpoint is not blamed for: its limits, bad requests, refused content, callers who left.
-_COUNTED_FAILURES = frozenset({FailureClass.TRANSIENT.value, FailureClass.DOMAIN.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +204,12 @@ def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:
 
 
 def _samples(attempt: AttemptRecord) -> dict[str, float]:
-    """Measure an attempt. A client that left leaves its first token's time, a failure nothing."""
+    """Measure an attempt. Of a client that left: queue and first token. Of a failure: nothing."""
     samples: dict[str, float] = {}
     if attempt.ttft_s is not None and attempt.failure in (None, FailureClass.CLIENT_LEFT):
         samples["ttft_s"] = attempt.ttft_s
+    if attempt.queue_s is not None and attempt.failure in (None, FailureClass.CLIENT_LEFT):
+        samples["queue_s"] = attempt.queue_s
     if attempt.failure is not None or attempt.duration_s <= 0:
         return samples
     samples["duration_s"] = attempt.duration_s
@@ -225,7 +225,7 @@ def _samples(attempt: AttemptRecord) -> dict[str, float]:
 
 def uptime_of(outcomes: Mapping[str, int]) -> float | None:
     num_ok = outcomes.get(OK, 0)
-    num_failed = sum(n for outcome, n in outcomes.items() if outcome in _COUNTED_FAILURES)
+    num_failed = sum(n for outcome, n in outcomes.items() if outcome in DOWN)
     total = num_ok + num_failed
     return 100.0 * num_ok / total if total >= MIN_SAMPLES else None
 

@@ -5,7 +5,7 @@ The definitions of the figures are in docs/api.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -57,21 +57,57 @@ class Question:
 
 
 Group = tuple[str, ...]
-Found = tuple[Group, float | None]  # a group, and where its bucket begins
+Row = dict[str, Any]
 
 
-def answer(book: StatsBook, question: Question) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row comes from: a group's windows, and the bucket of each; no `number`: all of the stretch."""
+
+    group: Group
+    windows: Sequence[Window]
+    number: int | None
+
+
+def answer(book: StatsBook, question: Question) -> list[Row]:
     """One row for each group and bucket that has something, in the order of their names and times."""
-    found: dict[Found, Bucket] = {}
+    return [row for row in steps(book, question) if row is not None]
+
+
+def steps(book: StatsBook, question: Question) -> Iterator[Row | None]:
+    """The same, worked out as it is taken: between two steps one bucket is read. None: no row is ready yet.
+
+    Only the row under way is held in memory. What is recorded meanwhile may or may not be in rows to come.
+    """
+    for place in places(book, question):
+        yield from row_at(place, question)
+
+
+def places(book: StatsBook, question: Question) -> Iterator[Place]:
+    """Where rows may be, in their order."""
+    groups: dict[Group, list[Window]] = {}
     for names, window in _windows(book, question):
-        if not all(names[dimension] in wanted for dimension, wanted in question.filters.items()):
+        if all(names[dimension] in wanted for dimension, wanted in question.filters.items()):
+            groups.setdefault(tuple(names[dimension] for dimension in question.group_by), []).append(window)
+    for group, windows in sorted(groups.items(), key=lambda item: item[0]):
+        if question.resolution is None:
+            yield Place(group, windows, None)
             continue
-        group = tuple(names[dimension] for dimension in question.group_by)
-        for number, bucket in window.between(question.since, question.until):
-            at = None if question.resolution is None else float(number * window.width_s)
-            found.setdefault((group, at), Bucket()).merge(bucket)
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or 0.0))
-    return [_row(question, group, at, bucket) for (group, at), bucket in ordered if bucket.outcomes]
+        for number in windows[0].numbers(question.since, question.until):
+            yield Place(group, windows, number)
+
+
+def row_at(place: Place, question: Question) -> Iterator[Row | None]:
+    """Merge what is there, a step for each bucket; the last step is the row, if there is one."""
+    total, number = Bucket(), place.number
+    for window in place.windows:
+        numbers = window.numbers(question.since, question.until) if number is None else (number,)
+        for each in numbers:
+            if window.add_to(total, each):
+                yield None
+        yield None
+    at = None if number is None else float(number * place.windows[0].width_s)
+    yield _row(question, place.group, at, total) if total.outcomes else None
 
 
 def _windows(book: StatsBook, question: Question) -> Iterable[tuple[Mapping[Dimension, str], Window]]:
@@ -94,8 +130,8 @@ def _names(key: SeriesKey, series: Series) -> Mapping[Dimension, str]:
     }
 
 
-def _row(question: Question, group: Group, at: float | None, bucket: Bucket) -> dict[str, Any]:
-    row: dict[str, Any] = dict(zip(question.group_by, group, strict=True))
+def _row(question: Question, group: Group, at: float | None, bucket: Bucket) -> Row:
+    row: Row = dict(zip(question.group_by, group, strict=True))
     if at is not None:
         row["start"] = at
     row |= {name: figure(bucket) for name, figure in COUNTS.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 ALPHA = 0.01
 MAX_BINS = 256
-MIN_VALUE = 1e-6  # smaller ones count as this
+MIN_VALUE = 1e-6  # up to here a value reads as 0
 _GAMMA = (1 + ALPHA) / (1 - ALPHA)
 _LOG_GAMMA = math.log(_GAMMA)
 _LOWEST = math.ceil(math.log(MIN_VALUE) / _LOG_GAMMA)  # the lowest index that a value can have
@@ -32,7 +32,7 @@ class Sketch:
         """Take in one value; a NaN or an infinity is refused with ValueError."""
         if not math.isfinite(value):
             raise ValueError(f"a sketch takes finite values, got {value}")
-        index = math.ceil(math.log(max(value, MIN_VALUE)) / _LOG_GAMMA)
+        index = _LOWEST if value <= MIN_VALUE else math.ceil(math.log(value) / _LOG_GAMMA)
         self.bins[index] = self.bins.get(index, 0) + 1
         self.count += 1
         if len(self.bins) > MAX_BINS:
@@ -76,18 +76,31 @@ class Sketch:
     @classmethod
     def unpack(cls, data: bytes) -> Sketch:
         """Read what `pack` wrote; ValueError on anything else."""
+        sketch = cls()
+        sketch.merge_packed(data)
+        return sketch
+
+    def merge_packed(self, data: bytes) -> None:
+        """Take in what `pack` wrote, without a sketch in between; ValueError on anything else.
+
+        What is refused half way has been taken in half: throw the sketch away.
+        """
         if data[:1] != bytes((_VERSION,)):
             raise ValueError(f"not a sketch of version {_VERSION}")
         num_bins, at = read_number(data, 1)
-        bins: dict[int, int] = {}
-        index = _LOWEST
-        for _ in range(num_bins):
-            step, at = read_number(data, at)
-            index += step
-            bins[index], at = read_number(data, at)
-        if at != len(data) or len(bins) != num_bins:
+        numbers = _read_numbers(data, at)
+        if len(numbers) != 2 * num_bins:
             raise ValueError("a sketch of another length than it says")
-        return cls(bins, sum(bins.values()))
+        bins, index, total = self.bins, _LOWEST, 0
+        for step, count in zip(numbers[::2], numbers[1::2], strict=True):
+            index += step
+            bins[index] = bins.get(index, 0) + count
+            total += count
+        if 0 in numbers[2::2]:
+            raise ValueError("a sketch with one bin twice")
+        self.count += total
+        if len(bins) > MAX_BINS:
+            self._fold()
 
     def _fold(self) -> None:
         """Fold the lowest bins into the lowest that stays."""
@@ -117,6 +130,19 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
+def _read_numbers(data: bytes, at: int) -> list[int]:
+    """Read numbers up to the end. Most are one byte: a call for each would take most of a query's time."""
+    numbers: list[int] = []
+    while at < len(data):
+        number = data[at]
+        if number < 0x80:
+            at += 1
+        else:
+            number, at = read_number(data, at)
+        numbers.append(number)
+    return numbers
+
+
 def merged(sketches: Iterable[Sketch]) -> Sketch:
     """Add up sketches into a new one."""
     total = Sketch()
@@ -126,5 +152,7 @@ def merged(sketches: Iterable[Sketch]) -> Sketch:
 
 
 def _middle(index: int) -> float:
-    """The value whose relative distance to both ends of bin `index` is ALPHA."""
+    """The value whose relative distance to both ends of bin `index` is ALPHA; 0 for the lowest of all."""
+    if index == _LOWEST:
+        return 0.0
     return 2 * math.exp(index * _LOG_GAMMA) / (1 + _GAMMA)

@@ -87,18 +87,23 @@ class PackedBucket:
             bucket.reasoning_tokens,
         )
 
-    def unpack(self, *, with_sketches: bool = True) -> Bucket:
-        """Open again; counts alone are a good deal cheaper."""
-        sketches = {m: Sketch.unpack(data) for m, data in self.sketches} if with_sketches else {}
-        return Bucket(
-            Counter(dict(self.outcomes)),
-            sketches,
-            self.prompt_tokens,
-            self.completion_tokens,
-            self.cost,
-            self.cached_tokens,
-            self.reasoning_tokens,
-        )
+    def add_to(self, bucket: Bucket) -> None:
+        """Merge it into an open one."""
+        for outcome, count in self.outcomes:
+            bucket.outcomes[outcome] += count
+        for metric, data in self.sketches:
+            bucket.sketches.setdefault(metric, Sketch()).merge_packed(data)
+        bucket.prompt_tokens += self.prompt_tokens
+        bucket.completion_tokens += self.completion_tokens
+        bucket.cost += self.cost
+        bucket.cached_tokens += self.cached_tokens
+        bucket.reasoning_tokens += self.reasoning_tokens
+
+    def unpack(self) -> Bucket:
+        """Open again."""
+        bucket = Bucket()
+        self.add_to(bucket)
+        return bucket
 
 
 @dataclass(slots=True)
@@ -132,23 +137,27 @@ class Window:
         self._forget(max(newest, number) - self.max_buckets)
         return self._open[number]
 
-    def since(self, start: float, now: float, *, with_sketches: bool = True) -> Bucket:
+    def since(self, start: float, now: float) -> Bucket:
         """Merge the buckets from the one that holds `start` up to `now`."""
         total = Bucket()
-        for _, bucket in self.between(start, now, with_sketches=with_sketches):
-            total.merge(bucket)
+        for number in self.numbers(start, now):
+            self.add_to(total, number)
         return total
 
-    def between(
-        self, start: float, now: float, *, with_sketches: bool = True
-    ) -> Iterator[tuple[int, Bucket]]:
-        """Give the buckets from the one that holds `start` to the one of `now`, each with its number."""
+    def numbers(self, start: float, now: float) -> range:
+        """Numbers of the buckets from the one that holds `start` to the one of `now`, kept or not."""
         first, last = int(start // self.width_s), int(now // self.width_s)
-        for number in range(max(first, last - self.max_buckets + 1), last + 1):
-            if number in self._open:
-                yield number, self._open[number]
-            elif number in self._packed:
-                yield number, self._packed[number].unpack(with_sketches=with_sketches)
+        return range(max(first, last - self.max_buckets + 1), last + 1)
+
+    def add_to(self, total: Bucket, number: int) -> bool:
+        """Merge one bucket into `total`; tells whether there is one."""
+        if number in self._open:
+            total.merge(self._open[number])
+        elif number in self._packed:
+            self._packed[number].add_to(total)
+        else:
+            return False
+        return True
 
     def take_changed(self) -> Iterator[tuple[int, PackedBucket]]:
         """Give what changed since it was last given, packed. What is not fetched stays changed."""

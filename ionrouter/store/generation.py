@@ -59,6 +59,9 @@ class Generation(Struct, frozen=True):
     attempts: str = "[]"  # JSON: see `_attempt`
     reserved: float = 0.0  # USD held under the key's limit; 0 once it has ended
     instance: str | None = None  # the server that runs it
+    queue_s: float | None = None  # of the attempt that served; None: not measured
+    num_tool_calls: int = 0
+    num_bad_tool_calls: int = 0
 
 
 COLUMNS = Generation.__struct_fields__
@@ -149,6 +152,9 @@ def ended(record: RequestRecord, client: Client, instance: str | None = None) ->
         error=record.error[:2000] if record.error else None,
         attempts=json.dumps([_attempt(a) for a in record.attempts]).decode(),
         instance=instance,
+        queue_s=served.queue_s if served else None,
+        num_tool_calls=served.num_tool_calls if served else 0,
+        num_bad_tool_calls=served.num_bad_tool_calls if served else 0,
     )
 
 

@@ -10,12 +10,33 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, func, literal, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    text,
+)
 
-from ionrouter.errors import RequestError
+from ionrouter.errors import DOWN, RequestError
 from ionrouter.store.periods import DAY_S
 from ionrouter.store.question import COUNT, DATE, Filter, Question, Report, Row
-from ionrouter.store.report_terms import DESCENDING, DIMENSIONS, METRICS, OPERATORS, QUANTITIES, in_dialect
+from ionrouter.store.report_terms import (
+    ATTEMPTS,
+    DESCENDING,
+    DIMENSIONS,
+    METRICS,
+    OPERATORS,
+    QUANTITIES,
+    UPTIME,
+    in_dialect,
+)
 from ionrouter.store.tables import api_key, generation
 
 MIN_SAMPLES = 5
@@ -25,6 +46,8 @@ MAX_GROUPS = 100_000  # more than anybody reads; grouping by generation could ma
 def answer(question: Question, connection: Connection) -> Report:
     """Run a question; the reader's thread may take its time."""
     rows = _totals(question, connection)
+    if UPTIME in question.metrics:
+        _add_uptime(question, rows, connection)
     for quantity in QUANTITIES:
         asked = [m for m in question.metrics if METRICS[m].quantity == quantity]
         if asked:
@@ -39,22 +62,35 @@ def _term(sql: str, connection: Connection) -> ColumnElement[Any]:
     return literal_column(f"({in_dialect(sql, connection.dialect.name)})")
 
 
-def _groups(question: Question, connection: Connection) -> list[ColumnElement[Any]]:
+def _groups(
+    question: Question, connection: Connection, *, of_attempts: bool = False
+) -> list[ColumnElement[Any]]:
     """The columns g0, g1, ...: the date, where one is asked for, and the dimensions."""
     dates = [question.granularity] if question.granularity else []
-    terms = [*dates, *(DIMENSIONS[name].sql for name in question.dimensions)]
+    terms = [*dates, *(_sql(name, of_attempts) for name in question.dimensions)]
     return [_term(sql, connection).label(f"g{i}") for i, sql in enumerate(terms)]
 
 
-def _where(question: Question) -> list[ColumnElement[bool]]:
+def _sql(dimension: str, of_attempts: bool) -> str:
+    found = DIMENSIONS[dimension]
+    return found.attempt if of_attempts and found.attempt is not None else found.sql
+
+
+def _where(
+    question: Question, connection: Connection, *, of_attempts: bool = False
+) -> list[ColumnElement[bool]]:
     at = generation.c.started_at
     within = [generation.c.state != "started", at >= question.start, at < question.end]
-    return [*within, *(_condition(item) for item in question.filters)]
+    filters = [
+        (item, in_dialect(_sql(item.field, of_attempts), connection.dialect.name))
+        for item in question.filters
+    ]
+    return [*within, *(_condition(item, sql) for item, sql in filters)]
 
 
-def _condition(item: Filter) -> ColumnElement[bool]:
+def _condition(item: Filter, sql: str) -> ColumnElement[bool]:
     operator, takes_list = OPERATORS[item.operator]
-    column = literal_column(f"({DIMENSIONS[item.field].sql})", None if _is_number(item) else Text)
+    column = literal_column(f"({sql})", None if _is_number(item) else Text)
     value = [_value(item, v) for v in item.value] if takes_list else _value(item, item.value)
     found: ColumnElement[bool] = getattr(column, operator)(value)
     return or_(found, column.is_(None)) if item.includes_unset else found
@@ -86,7 +122,7 @@ def _totals(question: Question, connection: Connection) -> dict[tuple[Any, ...],
     plain = [name for name in question.metrics if METRICS[name].sql is not None]
     columns = _groups(question, connection)
     figures = [_term(METRICS[name].sql or "", connection) for name in (*plain, COUNT)]
-    query = select(*columns, *figures).select_from(generation).where(*_where(question))
+    query = select(*columns, *figures).select_from(generation).where(*_where(question, connection))
     rows: dict[tuple[Any, ...], Row] = {}
     num_groups, names = len(columns), [*question.groups, *plain, COUNT]
     for found in connection.execute(_grouped(query, num_groups)):
@@ -95,6 +131,34 @@ def _totals(question: Question, connection: Connection) -> dict[tuple[Any, ...],
         if row[COUNT]:  # without groups there is a row even of nothing
             rows[values[:num_groups]] = row
     return rows
+
+
+def _add_uptime(question: Question, rows: dict[tuple[Any, ...], Row], connection: Connection) -> None:
+    """Count attempts that did and did not work, under the endpoint, provider and model that each was made at.
+
+    A group that was tried and never served has no row yet; it gets one, without requests.
+    """
+    for row in rows.values():
+        row |= {UPTIME: None, f"{UPTIME}_samples": 0}
+    columns = _groups(question, connection, of_attempts=True)
+    failure = _term("$attempt.failure", connection)
+    worked = func.sum(case((failure.is_(None), 1), else_=0))
+    broke = func.sum(case((failure.in_(sorted(DOWN)), 1), else_=0))
+    attempts = text(in_dialect(ATTEMPTS, connection.dialect.name))
+    query = select(*columns, worked, broke).select_from(generation, attempts)
+    query = query.where(*_where(question, connection, of_attempts=True))
+    for found in connection.execute(_grouped(query, len(columns))):
+        *group, num_ok, num_failed = found
+        if (total := (num_ok or 0) + (num_failed or 0)) == 0:
+            continue
+        row = rows.setdefault(tuple(group), _empty(question, group))
+        row |= {UPTIME: num_ok / total if total >= MIN_SAMPLES else None, f"{UPTIME}_samples": total}
+
+
+def _empty(question: Question, group: Sequence[Any]) -> Row:
+    """A row of no requests: sums are 0, rates unknown."""
+    plain = {name: None if METRICS[name].is_rate else 0 for name in question.metrics if METRICS[name].sql}
+    return {**dict(zip(question.groups, group, strict=True)), **plain, COUNT: 0}
 
 
 def _add_percentiles(
@@ -109,7 +173,9 @@ def _add_percentiles(
     for row in rows.values():
         row |= {name: None for name in metrics} | {f"{quantity}_samples": 0}
     value = _term(QUANTITIES[quantity], connection).label("v")
-    samples = select(*columns, value).select_from(generation).where(*_where(question)).cte("samples")
+    samples = (
+        select(*columns, value).select_from(generation).where(*_where(question, connection)).cte("samples")
+    )
     groups = [samples.c[f"g{i}"] for i in range(len(columns))]
     order = samples.c.v.desc() if quantity in DESCENDING else samples.c.v.asc()
     rank = func.row_number().over(partition_by=groups or None, order_by=order).label("k")

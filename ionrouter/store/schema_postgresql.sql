@@ -47,6 +47,9 @@ CREATE TABLE generation (
     attempts TEXT NOT NULL,
     reserved DOUBLE PRECISION DEFAULT 0 NOT NULL,
     instance TEXT,
+    queue_s DOUBLE PRECISION,
+    num_tool_calls INTEGER DEFAULT 0 NOT NULL,
+    num_bad_tool_calls INTEGER DEFAULT 0 NOT NULL,
     PRIMARY KEY (id)
 );
 CREATE INDEX generation_key ON generation (key_hash, started_at);
@@ -86,5 +89,5 @@ CREATE TABLE stats_series (
     PRIMARY KEY (id)
 );
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0004');
+INSERT INTO alembic_version VALUES ('0005');
 INSERT INTO key_version VALUES (0);

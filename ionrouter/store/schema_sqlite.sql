@@ -48,6 +48,9 @@ CREATE TABLE generation (
     attempts TEXT NOT NULL,
     reserved REAL DEFAULT 0 NOT NULL,
     instance TEXT,
+    queue_s REAL,
+    num_tool_calls INTEGER DEFAULT 0 NOT NULL,
+    num_bad_tool_calls INTEGER DEFAULT 0 NOT NULL,
     PRIMARY KEY (id)
 )
  STRICT;
@@ -94,5 +97,5 @@ CREATE TABLE stats_series (
 )
  STRICT;
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0004');
+INSERT INTO alembic_version VALUES ('0005');
 INSERT INTO key_version VALUES (0);

@@ -95,6 +95,9 @@ generation = _table(
     Column("attempts", Text, nullable=False),
     _zero("reserved", FLOAT),  # USD held under a limit while it runs
     Column("instance", Text),  # the server that runs it, see instance.py
+    Column("queue_s", FLOAT),
+    _zero("num_tool_calls"),
+    _zero("num_bad_tool_calls"),
     Index("generation_started", "started_at"),
     Index("generation_key", "key_hash", "started_at"),
     Index(

@@ -6,6 +6,7 @@ import csv
 import io
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.accounts import COST, Bank, bank
 from tests.support.server import eventually
+from tests.support.tiny_model import write_tiny_model
 
 NUM_ASKED = 6
 
@@ -43,6 +45,52 @@ def test_an_endpoint_has_counts_tokens_cost_and_percentiles(busy: Bank) -> None:
     assert row["duration_ms"]["n"] == NUM_ASKED + 1
     assert 0 < row["duration_ms"]["p50"] <= row["duration_ms"]["p99.9"]
     assert row["queue_ms"] == {"n": 0, "p50": None, "p99.9": None}
+
+
+def test_time_in_a_queue_is_told_everywhere(tmp_path: Path) -> None:
+    routes = """
+providers:
+  queued: { type: fake, name: Queued, options: { queue_s: 0.02, text: "one two" } }
+models:
+  acme/queued: { endpoints: [{ provider: queued, prices: { prompt: 1, completion: 2 } }] }
+"""
+    with bank(tmp_path, routes) as asked:
+        names = [asked.chat(model="acme/queued")[1]["id"] for _ in range(5)]
+        (row,) = rows(asked, "percentiles=0,50,100")
+        assert row["queue_ms"] == {"n": 5} | {p: pytest.approx(20, rel=0.02) for p in ("p0", "p50", "p100")}
+        assert row["duration_ms"]["p0"] >= row["queue_ms"]["p0"]
+        assert asked.generation(names[0])["queue_time"] == 20.0
+        query = {"metrics": ["avg_queue", "p50_queue", "p50_tpot"], "dimensions": ["endpoint"]}
+        path = "/api/v1/analytics/query"
+        status, told = asked.server.post(path, query, asked.server.management_key())
+        assert status == 200
+        assert told["data"]["data"] == [
+            {
+                "endpoint": "queued/acme/queued", "avg_queue": 20.0, "p50_queue": 20.0, "queue_samples": 5,
+                "p50_tpot": None, "tpot_samples": 0,
+            }
+        ]  # fmt: skip
+        metrics = asked.server.get("/metrics", asked.key)[1]
+        assert 'ionrouter_queue_seconds_count{endpoint="queued/acme/queued"} 5.0' in metrics
+        assert 'ionrouter_queue_seconds_bucket{endpoint="queued/acme/queued",le="0.01"} 0.0' in metrics
+
+
+def test_the_local_engines_queue_is_told(tmp_path: Path) -> None:
+    weights = write_tiny_model(tmp_path / "tiny.gguf")
+    endpoint = f"{{ provider: ion, weights: {weights}, max_running: 1 }}"
+    routes = f"providers: {{ ion: {{ type: ion }} }}\nmodels: {{ tiny: {{ endpoints: [{endpoint}] }} }}\n"
+    with bank(tmp_path / "server", routes) as asked:
+        eventually(lambda: asked.server.get("/health")[0] == 200)
+
+        def answer(_: int) -> int:
+            return asked.chat(model="tiny", max_tokens=100, stream=True)[0]
+
+        with ThreadPoolExecutor(6) as callers:
+            assert set(callers.map(answer, range(6))) == {200}
+        (row,) = rows(asked, "percentiles=0,100")
+        queue = row["queue_ms"]
+        assert queue["n"] == 6
+        assert 0 <= queue["p0"] < queue["p100"] < row["duration_ms"]["p100"]
 
 
 def test_under_five_samples_a_percentile_is_null_and_n_says_why(busy: Bank) -> None:

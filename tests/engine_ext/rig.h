@@ -53,6 +53,7 @@ struct Answer {
   oracle::Output output;
   std::string error;
   int32_t num_cached_tokens = 0;
+  double queue_s = -1.0;
   std::vector<ion::TokenLogprobs> logprobs;
 };
 
@@ -158,6 +159,7 @@ class Rig {
     if (event.finish != ion::kRunning) ended_.push_back(event.sequence);
     answer.error = event.error;
     answer.num_cached_tokens = event.num_cached_tokens;
+    answer.queue_s = event.queue_s;
     answer.logprobs.insert(answer.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
   }
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.base import QueueTime
 from ionrouter.providers.ion import IonProvider
 from ionrouter.schema.request import Kind
 from tests.support.ion_provider import ask, ion_request, local_endpoint, provider_of
@@ -48,6 +49,14 @@ async def is_running(provider: IonProvider, endpoint: Any) -> None:
     raise AssertionError("nothing runs")
 
 
+async def is_waiting(provider: IonProvider, endpoint: Any) -> None:
+    for _ in range(int(GUARD_S / 0.01)):
+        if provider.load_of(endpoint).waiting:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nothing waits")
+
+
 async def test_a_chat_answer_is_role_content_finish_usage(model: Path) -> None:
     endpoint = local_endpoint(model)
     async with provider_of(endpoint, cache=model.parent) as provider:
@@ -58,6 +67,40 @@ async def test_a_chat_answer_is_role_content_finish_usage(model: Path) -> None:
     assert reply.text and reply.choices[0].roles == ["assistant"]
     assert reply.usage is not None and reply.usage.completion_tokens == 12
     assert reply.usage.prompt_tokens > 4
+
+
+async def test_who_comes_second_says_how_long_the_first_kept_it_in_the_queue(model: Path) -> None:
+    endpoint = local_endpoint(model, max_running=1)
+    body = GREEDY | {"max_tokens": 48}
+    requests = [ion_request(endpoint, body) for _ in range(3)]
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        await asyncio.gather(*(ask(provider, request) for request in requests))
+    first, second, third = (request.queue.seconds for request in requests)
+    assert first is not None and second is not None and third is not None
+    assert 0 <= first < second < third
+
+
+def test_of_several_choices_the_first_to_begin_ends_the_wait() -> None:
+    queue = QueueTime()
+    for seconds in (None, 0.3, 0.1, None, 0.2):
+        queue.note(seconds)
+    assert queue.seconds == 0.1
+
+
+async def test_nothing_is_said_of_a_queue_that_was_left(endless: Path) -> None:
+    endpoint = local_endpoint(endless, max_running=1)
+    running, waiting = (ion_request(endpoint, GREEDY | {"max_tokens": 60_000}) for _ in range(2))
+    async with provider_of(endpoint, cache=endless.parent) as provider:
+        tasks = [asyncio.create_task(ask(provider, running))]
+        await is_running(provider, endpoint)
+        tasks.append(asyncio.create_task(ask(provider, waiting)))
+        await is_waiting(provider, endpoint)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await blocks_are_free(provider, endpoint)
+    assert running.queue.seconds is not None
+    assert waiting.queue.seconds is None
 
 
 async def test_the_same_seed_says_the_same_whoever_runs_beside(model: Path) -> None:

@@ -48,6 +48,32 @@ async def test_the_upstream_sees_built_headers_only(provider: OpenAIProvider) ->
     assert seen["authorization"] == "Bearer UP-KEY-12345"
 
 
+async def test_the_queue_is_the_wait_for_a_connection_under_the_cap() -> None:
+    provider = OpenAIProvider({}, outgoing=Outgoing(max_connections=1))
+    with Upstream(chat_json("x")) as up:
+        up.enqueue(raw(Hang()))
+        first, second, third = (ask(up, stream=False) for _ in range(3))
+        holding = asyncio.create_task(collect(provider, first))
+        await up.requests_soon(1)
+        waiting = asyncio.create_task(collect(provider, second))
+        await asyncio.sleep(0.05)
+        holding.cancel()
+        await asyncio.wait([holding])
+        await waiting
+        await collect(provider, third)  # on the connection that is there
+        sent = make_request(third.endpoint, stream=False)
+        headers = {"Content-Type": "application/json"}
+        async with aclosing(
+            provider.carry(sent, f"{up.base_url}/chat/completions", headers, b"{}")
+        ) as carried:
+            assert [batch async for batch in carried]
+    await provider.close()
+    assert sent.queue.seconds == 0.0  # built elsewhere, sent the same way
+    assert first.queue.seconds is None  # no answer came
+    assert second.queue.seconds is not None and second.queue.seconds >= 0.04
+    assert third.queue.seconds == 0.0
+
+
 async def test_a_stream_asks_for_no_compression(provider: OpenAIProvider) -> None:
     with Upstream(chat_stream(["A"])) as up:
         await collect(provider, ask(up))

@@ -35,6 +35,18 @@ def test_four_characters_are_a_token_where_none_are_reported_tool_calls_included
     assert tally.usage_or_estimate(7) == (Usage(7, 3), True)
 
 
+def test_fragments_of_a_tool_call_are_one_call_whatever_lies_between() -> None:
+    tally = Tally()
+    for index, function in (
+        (0, {"name": "f", "arguments": '{"a"'}),
+        (1, {"name": "g", "arguments": ""}),
+        (0, {"arguments": ": 1}"}),
+        (1, {"arguments": "{}"}),
+    ):
+        tally.add(said(tool_calls=[{"index": index, "function": function}]), 1.0)
+    assert [(c.name, "".join(c.arguments)) for c in tally.calls.values()] == [("f", '{"a": 1}'), ("g", "{}")]
+
+
 def test_data_counts_as_an_answer() -> None:
     tally = Tally()
     tally.add(Complete(data=({"embedding": [1.0]},)), 2.0)

@@ -65,7 +65,20 @@ def test_what_is_not_finite_is_refused_and_zero_is_not() -> None:
         with pytest.raises(ValueError, match="finite"):
             sketch.add(value)
     sketch.add(0.0)
-    assert sketch.quantile(0.5) == pytest.approx(1e-6, rel=0.02)
+    assert sketch.quantile(0.5) == 0.0
+
+
+def test_packed_sketches_merge_as_open_ones_do_even_when_bins_run_out() -> None:
+    rng = random.Random(5)
+    into, packed = Sketch(), Sketch()
+    for spread in (0.5, 3.0, 6.0):
+        part = Sketch()
+        for _ in range(400):
+            part.add(rng.lognormvariate(0, spread))
+        into.merge(part)
+        packed.merge_packed(part.pack())
+    assert packed == into
+    assert len(packed.bins) == MAX_BINS
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01\x05\x00\x00", b"\x09\x00\x00"])

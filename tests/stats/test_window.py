@@ -60,5 +60,17 @@ def test_a_packed_bucket_opens_to_what_it_was() -> None:
     bucket.add("capacity", {})
     bucket.prompt_tokens, bucket.completion_tokens, bucket.cost = 5, 6, 0.25
     assert PackedBucket.of(bucket).unpack() == bucket
-    counts = PackedBucket.of(bucket).unpack(with_sketches=False)
-    assert counts.outcomes == bucket.outcomes and not counts.sketches
+
+
+def test_packed_or_not_buckets_add_up_the_same() -> None:
+    rng, window, whole = random.Random(4), Window(width_s=60), Bucket()
+    for minute in range(20):
+        for _ in range(rng.randrange(30)):
+            value = rng.lognormvariate(0, 3)
+            add(window, minute * 60.0, value)
+            whole.add("ok", {"ttft_s": value})
+    total = Bucket()
+    assert [window.add_to(total, number) for number in (-1, 20)] == [False, False]
+    for number in window.numbers(0, 19 * 60.0):
+        window.add_to(total, number)
+    assert total == whole == window.since(0, 19 * 60.0)

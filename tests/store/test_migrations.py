@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect
 
 from ionrouter.errors import ConfigError
+from ionrouter.stats.book import StatsBook
+from ionrouter.stats.query import Question, answer
+from ionrouter.stats_keeper import StatsKeeper
+from ionrouter.store import stats_rows
 from ionrouter.store.database import Database
 from ionrouter.store.generation import SELECT, SELECT_RUNNING, from_row
 from ionrouter.store.keys import KeyStore, hash_of
@@ -21,6 +26,7 @@ from ionrouter.store.schema import HEAD, schema_path
 from ionrouter.store.snapshot import DIALECTS, snapshot
 from ionrouter.store.spending import SpendingBook
 from ionrouter.store.sqlite_file import SqliteFile
+from ionrouter.store.writer import Writer
 from tests.support.databases import Place, PostgresPlace
 from tests.support.postgres import Postgres
 
@@ -92,6 +98,44 @@ def test_an_upgraded_file_has_the_tables_of_a_new_one(path: Path, tmp_path: Path
     SqliteFile(path).open().close()
     SqliteFile(tmp_path / "new" / "ionrouter.db").open().close()
     assert tables(sqlite_url(path)) == tables(sqlite_url(tmp_path / "new" / "ionrouter.db"))
+
+
+# Five attempts of 0.1 to 0.5 s to the first token, as revision 0004 kept them.
+OLD_BUCKET = bytes.fromhex(
+    "0178016364cacf6665622b29492b892fe66562ddcfc2a8cc28c2c8cfc8cdc895525a945892999f0796d8c40a97304a11"
+    "e1626400811ff600a4b00bfb"
+)
+
+
+async def test_statistics_and_generations_of_the_fourth_revision_stay_readable(path: Path) -> None:
+    with create_engine(sqlite_url(path)).begin() as connection:
+        upgrade(connection, to="0004")
+    now = 1_700_000_000.0
+    series = {
+        "endpoint_id": "a", "stream": True, "purpose": "main", "request_class": "short",
+        "model": "m", "provider": "P",
+    }  # fmt: skip
+    with sqlite3.connect(path) as old:
+        old.execute("PRAGMA user_version=4")
+        number, (name_it, values) = stats_rows.named("one", series)
+        old.execute(name_it, tuple(values))
+        old.execute(*stats_rows.upsert(number, 3600, int(now // 3600), OLD_BUCKET))
+        columns = ("id", "state", "kind", "requested_model", "is_stream", "started_at", "prompt_tokens")
+        columns += ("completion_tokens", "cached_tokens", "reasoning_tokens", "is_usage_estimated", "cost")
+        done = ("gen-old", "finished", "chat", "m", 1, now, 1, 2, 0, 0, 0, 0.5, "[]")
+        marks = ", ".join("?" * len(done))
+        old.execute(f"INSERT INTO generation ({', '.join(columns)}, attempts) VALUES ({marks})", done)
+    old.close()
+    database = SqliteFile(path)
+    with closing(database.open()) as link:
+        (row,) = link.rows(SELECT, ("gen-old",))
+    found = from_row(row)
+    assert (found.queue_s, found.num_tool_calls, found.num_bad_tool_calls) == (None, 0, 0)
+    book = StatsBook()
+    assert await StatsKeeper(book, Writer(database), "one", clock=lambda: now).restore() == 1
+    (told,) = answer(book, Question(now - 5 * 86_400, now))
+    assert (told["requests"], told["ttft_ms"]["n"], told["queue_ms"]["n"]) == (5, 5, 0)
+    assert told["ttft_ms"]["p50"] == pytest.approx(300, rel=0.01)
 
 
 def test_revisions_from_nothing_give_the_tables_of_a_new_database(postgres: Postgres) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from ionrouter.errors import RequestError
+from ionrouter.errors import FailureClass, RequestError
+from ionrouter.routing.resolve import VARIANTS as SUFFIXES
+from ionrouter.schema.accounts import WORKSPACE
 from ionrouter.store.generation import Generation, insert
 from ionrouter.store.periods import DAY_S, date_of, day_of
 from ionrouter.store.question import Filter, Question, last_days
 from ionrouter.store.reader import engine_over
 from ionrouter.store.report import activity, answer
-from ionrouter.store.report_terms import DIMENSIONS, GRANULARITIES, METRICS, QUANTITIES
+from ionrouter.store.report_terms import DIMENSIONS, GRANULARITIES, METRICS, QUANTITIES, UPTIME, VARIANTS
 from tests.support.databases import Place
 
 START = 1_795_000_000.0
@@ -36,7 +39,7 @@ def generations() -> st.SearchStrategy[Generation]:
         state=st.sampled_from(["started", "finished", "finished", "failed", "cancelled", "aborted"]),
         key_hash=st.sampled_from([None, "k1", "k2"]),
         kind=st.sampled_from(["chat", "embeddings"]),
-        requested_model=st.sampled_from(["a", "b"]),
+        requested_model=st.sampled_from(["a", "b", "a:free", "b:NITRO", "llama3:8b"]),
         is_stream=st.booleans(),
         started_at=st.floats(START - DAY_S, END + DAY_S, allow_nan=False),
         referer=st.sampled_from([None, "https://x.example"]),
@@ -52,10 +55,28 @@ def generations() -> st.SearchStrategy[Generation]:
         cached_tokens=tokens,
         reasoning_tokens=tokens,
         cost=st.floats(0, 10, allow_nan=False),
-        attempts=st.sampled_from(["[]", "[{}]", "[{}, {}]"]),
+        attempts=st.lists(attempts(), max_size=3).map(json.dumps),
+        queue_s=st.none() | st.just(0.0) | seconds,
+        num_tool_calls=st.integers(2, 4),
+        num_bad_tool_calls=st.integers(0, 2),
     )
 
 
+def attempts() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "endpoint": st.sampled_from(["p/a", "q/a"]),
+            "model": st.sampled_from(["a", "a:free"]),
+            "provider": st.sampled_from(["P", "Q"]),
+            "failure": st.sampled_from([None, None, *(failure.value for failure in FailureClass)]),
+        }
+    )
+
+
+KEY = (
+    "INSERT INTO api_key (hash, name, label, kind, created_at, creator_user_id) VALUES (?, ?, ?, ?, ?, ?)",
+    ("k1", "n", "l", "inference", 1.0, "somebody"),
+)
 Filled = Callable[[Rows], Connection]
 
 
@@ -67,6 +88,7 @@ def filled(place: Place) -> Iterator[Filled]:
 
         def fill(rows: Rows) -> Connection:
             link.transact([("DELETE FROM generation", ()), *(insert(row) for row in rows)])
+            link.transact([("DELETE FROM api_key", ()), KEY])
             return cast(Connection, connection)
 
         yield fill
@@ -104,7 +126,11 @@ PLAIN: dict[str, Callable[[Rows], Any]] = {
     ),
     "rate_limited_rate": lambda rows: _share(rows, lambda r: r.status == 429, _counted),
     "cancelled_rate": lambda rows: _share(rows, lambda r: r.state == "cancelled", lambda r: 1),
-    "fallback_rate": lambda rows: _share(rows, lambda r: r.attempts.count("{}") > 1, lambda r: 1),
+    "fallback_rate": lambda rows: _share(rows, lambda r: len(json.loads(r.attempts)) > 1, lambda r: 1),
+    "tool_call_count": lambda rows: sum(r.num_tool_calls for r in rows),
+    "tool_call_error_rate": lambda rows: _share(
+        rows, lambda r: r.num_bad_tool_calls, lambda r: r.num_tool_calls
+    ),
 }
 
 
@@ -115,6 +141,19 @@ def samples(quantity: str, rows: Rows) -> list[float]:
     if quantity == "throughput":
         fast = [r.completion_tokens / r.duration_s for r in done if r.completion_tokens and r.duration_s]
         return sorted(fast, reverse=True)
+    if quantity == "queue":
+        served = [r for r in rows if r.state in ("finished", "cancelled")]
+        return sorted(r.queue_s * 1000 for r in served if r.queue_s is not None)
+    if quantity == "tpot":
+        return sorted(
+            (r.duration_s - r.ttft_s) * 1000 / (r.completion_tokens - 1)
+            for r in done
+            if r.is_stream
+            and r.completion_tokens > 1
+            and r.duration_s
+            and r.ttft_s
+            and r.duration_s > r.ttft_s
+        )
     streams = [r for r in rows if r.is_stream and r.state in ("finished", "cancelled")]
     return sorted(r.ttft_s * 1000 for r in streams if r.ttft_s is not None)
 
@@ -134,6 +173,10 @@ def expected(name: str, rows: Rows) -> Any:
 BUCKETS = ((1000, "0-1k"), (8000, "1k-8k"), (32_000, "8k-32k"), (128_000, "32k-128k"))
 VALUES: dict[str, Callable[[Generation], Any]] = {
     "model": lambda r: r.model or r.requested_model,
+    "variant": lambda r: {"a:free": "free", "b:NITRO": "nitro"}.get(r.requested_model, "standard"),
+    "user": lambda r: "somebody" if r.key_hash == "k1" else None,
+    "workspace": lambda r: WORKSPACE,
+    "country": lambda r: None,
     "requested_model": lambda r: r.requested_model,
     "provider": lambda r: r.provider,
     "endpoint": lambda r: r.endpoint,
@@ -163,7 +206,7 @@ def date(granularity: str | None, row: Generation) -> str | None:
 
 
 def test_the_recount_knows_every_name() -> None:
-    assert {m for m in METRICS if m.split("_")[-1] not in QUANTITIES} == PLAIN.keys()
+    assert {m for m in METRICS if m.split("_")[-1] not in QUANTITIES} == PLAIN.keys() | {UPTIME}
     assert DIMENSIONS.keys() == VALUES.keys()
 
 
@@ -187,7 +230,8 @@ def assert_same(found: Any, wanted: Any, name: str) -> None:
 def test_every_metric_equals_a_recount(
     filled: Filled, rows: Rows, dimensions: list[str], granularity: str | None
 ) -> None:
-    question = Question(list(METRICS), START, END, dimensions, granularity=granularity, limit=10_000)
+    metrics = [name for name in METRICS if name != UPTIME]  # of attempts: below
+    question = Question(metrics, START, END, dimensions, granularity=granularity, limit=10_000)
     connection = filled(rows)
     report = answer(question, connection)
     groups: dict[tuple[Any, ...], list[Generation]] = defaultdict(list)
@@ -198,10 +242,68 @@ def test_every_metric_equals_a_recount(
     assert not report.is_truncated
     for found in report.rows:
         mine = groups[(found.get("date"), *(found[d] for d in dimensions))]
-        for name in METRICS:
+        for name in metrics:
             assert_same(found[name], expected(name, mine), name)
         for quantity in QUANTITIES:
             assert found[f"{quantity}_samples"] == len(samples(quantity, mine))
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    rows=st.lists(generations(), max_size=60, unique_by=lambda g: g.id),
+    dimensions=st.lists(st.sampled_from(sorted(DIMENSIONS)), max_size=2, unique=True),
+    only=st.none() | st.sampled_from([("endpoint", "p/a"), ("model", "a"), ("state", "finished")]),
+)
+def test_uptime_is_a_recount_of_the_attempts_where_they_were_made(
+    filled: Filled, rows: Rows, dimensions: list[str], only: tuple[str, str] | None
+) -> None:
+    filters = [Filter(only[0], "eq", only[1])] if only else []
+    question = Question(["uptime", "request_count"], START, END, dimensions, filters, limit=10_000)
+    counts: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        if not (START <= row.started_at < END and row.state != "started"):
+            continue
+        for made in json.loads(row.attempts):
+            here = {
+                d: made[d] if d in made else VALUES[d](row)
+                for d in (*dimensions, *dict([only or ("", 0)]))
+                if d
+            }
+            if only and here[only[0]] != only[1]:
+                continue
+            worked, broke = made["failure"] is None, made["failure"] in ("transient", "domain")
+            counts[tuple(here[d] for d in dimensions)][0] += worked
+            counts[tuple(here[d] for d in dimensions)][1] += broke
+    found = {tuple(row[d] for d in dimensions): row for row in answer(question, filled(rows)).rows}
+    for group, (worked, broke) in counts.items():
+        if worked + broke:
+            assert found[group]["uptime_samples"] == worked + broke
+    for group, row in found.items():
+        worked, broke = counts[group]
+        assert_same(row["uptime"], worked / (worked + broke) if worked + broke >= 5 else None, "uptime")
+
+
+def test_an_endpoint_that_others_always_stand_in_for_is_down_all_the_same(filled: Filled) -> None:
+    made = [{"endpoint": "p/bad", "failure": "transient"}, {"endpoint": "p/m", "failure": None}]
+    connection = filled([_row(str(i), attempts=json.dumps(made)) for i in range(5)])
+    question = Question(["request_count", "error_rate", "uptime", "avg_latency"], START, END, ["endpoint"])
+    good, bad = answer(question, connection).rows
+    assert (good["endpoint"], good["uptime"], good["request_count"]) == ("p/m", 1.0, 5)
+    assert (bad["endpoint"], bad["uptime"], bad["uptime_samples"], bad["request_count"]) == (
+        "p/bad",
+        0.0,
+        5,
+        0,
+    )
+    assert bad["error_rate"] is bad["avg_latency"] is None
+
+
+def test_the_variants_are_the_routers_own() -> None:
+    assert set(VARIANTS) == set(SUFFIXES)
 
 
 OPERATIONS: dict[str, Callable[[Any, Any], bool]] = {

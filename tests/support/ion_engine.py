@@ -46,7 +46,7 @@ def collect(engine: _ion.Engine, sequences: Sequence[int]) -> list[Answer]:
         assert select.select([engine.event_fd], [], [], deadline - time.monotonic())[0], (
             f"no events for {left}"
         )
-        for sequence, text, flags, logprobs, num_cached, detail in engine.drain():
+        for sequence, text, flags, logprobs, num_cached, detail, _ in engine.drain():
             answer = answers.get(sequence, Answer())
             answer.text += text
             answer.tokens += [(token, logprob) for token, logprob, _ in logprobs]

@@ -312,7 +312,7 @@ TEST(a_fault_of_the_loop_itself_tells_every_sequence) {
     sequence->max_new = 5;
     loop.start(sequence, 0);
   }
-  loop.advance();
+  loop.advance(0.0);
   loop.fail_all("broken books");
   const auto events = loop.take_events();
   CHECK_EQ(events.size(), size_t{3});
@@ -320,6 +320,71 @@ TEST(a_fault_of_the_loop_itself_tells_every_sequence) {
     CHECK_EQ(event.finish, ion::kError);
     CHECK_EQ(event.error, std::string("broken books"));
   }
+}
+
+TEST(the_time_in_the_queue_ends_with_the_first_step_that_has_a_row_of_the_sequence) {
+  const Setup setup;
+  fake::Runner runner(setup.caps, setup.model, 1);
+  ion::EngineOptions options = setup.options;
+  options.context_length = setup.caps.context_length;
+  options.max_running = 1;
+  ion::Loop loop(runner, rig::token_bytes(), options);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    auto sequence = std::make_shared<ion::Sequence>(id, rig::prompt(5, id), std::vector<std::string>{});
+    sequence->max_new = 5;
+    sequence->submitted_at = 10.0;
+    loop.start(sequence, 0);
+  }
+  std::map<uint64_t, double> queued;
+  double first_ended_at = 0.0;
+  for (double now = 10.5; !loop.is_idle(); now += 1.0) {
+    loop.advance(now);
+    if (now > 100.0) loop.abort(3);
+    for (const ion::Event& event : loop.take_events()) {
+      if (queued.count(event.sequence)) CHECK_EQ(event.queue_s, queued[event.sequence]);  // told once, it stays
+      queued[event.sequence] = event.queue_s;
+      if (event.sequence == 1 && event.finish != ion::kRunning) first_ended_at = now;
+    }
+  }
+  CHECK_EQ(queued[1], 0.5);
+  CHECK(first_ended_at > 10.5);
+  CHECK(queued[2] >= first_ended_at - 10.0);  // one at a time: it waited for the first to end
+  CHECK(queued[3] > queued[2]);
+}
+
+TEST(a_sequence_that_ends_in_the_queue_has_no_time_in_it) {
+  const Setup setup;
+  fake::Runner runner(setup.caps, setup.model, 1);
+  ion::EngineOptions options = setup.options;
+  options.context_length = setup.caps.context_length;
+  options.max_running = 1;
+  ion::Loop loop(runner, rig::token_bytes(), options);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    auto sequence = std::make_shared<ion::Sequence>(id, rig::prompt(5, id), std::vector<std::string>{});
+    sequence->max_new = 50;
+    loop.start(sequence, 0);
+  }
+  loop.advance(1.0);
+  loop.abort(2);
+  const auto events = loop.take_events();
+  CHECK_EQ(events.back().sequence, uint64_t{2});
+  CHECK_EQ(events.back().finish, ion::kAborted);
+  CHECK_EQ(events.back().queue_s, -1.0);
+  loop.shut_down();
+}
+
+TEST(a_sequence_behind_another_says_how_long_it_waited) {
+  Setup setup;
+  setup.options.max_running = 1;
+  Rig rig(setup);
+  rig.runner().pause();
+  const uint64_t first = rig.engine().submit(request(5, 1, 3));
+  const uint64_t second = rig.engine().submit(request(5, 2, 3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  rig.runner().resume();
+  CHECK(rig.answer(second).queue_s >= 0.05);
+  CHECK(rig.answer(first).queue_s >= 0.0);
+  CHECK(rig.answer(first).queue_s < rig.answer(second).queue_s);
 }
 
 TEST(an_equal_prefix_is_reused_and_another_salt_is_not) {
