@@ -86,7 +86,7 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
                 float frequency_penalty, uint64_t seed, std::vector<std::string> stop,
                 std::vector<int32_t> stop_ids, bool ignore_eos, int32_t min_tokens, int32_t logprobs,
                 int32_t priority, std::string cache_salt, float top_a,
-                const std::map<int32_t, float>& logit_bias, bool grammar) {
+                const std::map<int32_t, float>& logit_bias, bool grammar, bool drops_space) {
   SubmitParams params;
   params.prompt = std::move(prompt);
   params.max_tokens = max_tokens;
@@ -109,6 +109,7 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
   sampling.top_a = top_a;
   for (const auto& [id, bias] : logit_bias) sampling.logit_bias.push_back({id, bias});
   params.has_grammar = grammar;
+  params.drops_space = drops_space;
   const Unlocked unlocked;
   return self.submit(std::move(params));
 }
@@ -234,7 +235,8 @@ void add_engine(py::module_& module) {
            py::arg("stop") = std::vector<std::string>(), py::arg("stop_ids") = std::vector<int32_t>(),
            py::arg("ignore_eos") = false, py::arg("min_tokens") = 0, py::arg("logprobs") = -1,
            py::arg("priority") = 0, py::arg("cache_salt") = "", py::arg("top_a") = 0.0f,
-           py::arg("logit_bias") = std::map<int32_t, float>(), py::arg("grammar") = false)
+           py::arg("logit_bias") = std::map<int32_t, float>(), py::arg("grammar") = false,
+           py::arg("drops_space") = false)
       .def("abort", &Engine::abort, py::arg("sequence"), unlocked)
       .def("drain", &drain)
       .def("mask_requests", &mask_requests, py::arg("timeout"))

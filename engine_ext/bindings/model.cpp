@@ -58,6 +58,7 @@ py::dict config(const ModelHandle& self) {
   out["ffn_size"] = config.ffn_size;
   out["vocab_size"] = config.vocab_size;
   out["context_length"] = config.context_length;
+  out["windows"] = config.windows;
   out["rms_eps"] = config.rms_eps;
   out["rope_theta"] = config.rope_theta;
   out["kv_block_bytes"] = self.model->kv_block_bytes();

@@ -109,7 +109,7 @@ struct Engine::Impl {
 };
 
 SequencePtr Engine::Impl::make_sequence(SubmitParams& params, uint64_t id) const {
-  auto sequence = std::make_shared<Sequence>(id, std::move(params.prompt), params.stop);
+  auto sequence = std::make_shared<Sequence>(id, std::move(params.prompt), params.stop, params.drops_space);
   sequence->max_new = std::min(params.max_tokens, options.context_length - sequence->num_prompt);
   sequence->chain.salt = std::move(params.cache_salt);
   sequence->has_grammar = params.has_grammar;

@@ -32,6 +32,7 @@ struct SubmitParams {
   bool ignore_eos = false;        // the engine's stop ids do not end it; the request's own still do
   int32_t priority = 0;           // larger is served earlier; a head start, not an absolute right
   std::string cache_salt;         // prefixes are shared only between equal salts (tenants)
+  bool drops_space = false;       // one space at the start of the answer is not text
   bool has_grammar = false;       // every sample waits for a mask: see take_mask_requests
 };
 

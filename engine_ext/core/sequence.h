@@ -33,7 +33,8 @@ enum class Status : uint8_t {
 // ids first. num_in_flight counts samples that are under way; generated + num_in_flight never exceeds
 // max_new.
 struct Sequence {
-  Sequence(uint64_t id, std::vector<int32_t> prompt, const std::vector<std::string>& stops);
+  Sequence(uint64_t id, std::vector<int32_t> prompt, const std::vector<std::string>& stops,
+           bool drops_space = false);
 
   const uint64_t id;
   std::vector<int32_t> ids;  // prompt, then generated

@@ -8,6 +8,10 @@ namespace ion {
 bool TextStream::push(std::string_view bytes, bool may_end, std::optional<TokenLogprobs> logprobs,
                       std::string& out) {
   if (logprobs) held_.push_back({num_decoded_, std::move(*logprobs)});
+  if (drops_space_ && !bytes.empty()) {
+    if (bytes.front() == ' ') bytes.remove_prefix(1);
+    drops_space_ = false;
+  }
   std::string decoded;
   detokenizer_.push(bytes, decoded);
   num_decoded_ += static_cast<int64_t>(decoded.size());

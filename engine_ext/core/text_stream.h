@@ -17,7 +17,10 @@ namespace ion {
 
 class TextStream {
  public:
-  explicit TextStream(const std::vector<std::string>& stops) : matcher_(stops) {}
+  // With `drops_space` one space at the very start is no part of the text: SentencePiece begins a text's
+  // first word with one that nobody wrote.
+  explicit TextStream(const std::vector<std::string>& stops, bool drops_space = false)
+      : matcher_(stops), drops_space_(drops_space) {}
 
   // Takes one token's bytes and appends the text that may go out. Returns true when a stop string is complete
   // (see StopMatcher::push); the stream is over then.
@@ -38,6 +41,7 @@ class TextStream {
 
   Detokenizer detokenizer_;
   StopMatcher matcher_;
+  bool drops_space_;  // until the first byte
   std::deque<HeldLogprobs> held_;
   int64_t num_decoded_ = 0;    // bytes of text that left the detokenizer
   int64_t num_released_ = 0;   // bytes of text that left the matcher: the text so far, for good

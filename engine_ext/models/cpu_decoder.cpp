@@ -146,7 +146,8 @@ std::span<const kernels::AttentionSpan> CpuDecoder::keep_logit_rows(const Decode
 void CpuDecoder::attend(int64_t index, std::span<const kernels::AttentionSpan> spans, int64_t num_rows) {
   const ModelConfig& config = weights_.config;
   const float scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  const kernels::AttentionParams params{.num_heads = config.num_heads, .scale = scale};
+  const kernels::AttentionParams params{
+      .num_heads = config.num_heads, .scale = scale, .window = config.window_of(index)};
   kernels::attention(mixed_, q_, config.q_size(), layer_cache(index), kv_shape_, params, spans, pool_);
   multiply({{normed_, weights_.layers[index].o}}, mixed_, num_rows);
 }

@@ -204,11 +204,45 @@ void read_gguf_rope(ModelConfig& config, const std::string& prefix, const Fields
 }
 
 // A window as wide as the context hides nothing.
-void refuse_window(const Fields& fields, int32_t context_length) {
-  const bool is_used = !fields.has("use_sliding_window") || fields.is_true("use_sliding_window");
-  if (is_used && fields.has("sliding_window") && fields.size("sliding_window") < context_length) {
-    throw WeightError("'sliding_window' below 'max_position_embeddings' is not supported");
+void set_windows(ModelConfig& config, int32_t window, const std::function<bool(int32_t layer)>& is_sliding) {
+  if (window == 0 || window >= config.context_length) return;
+  for (int32_t i = 0; i < config.num_layers; ++i) config.windows.push_back(is_sliding(i) ? window : 0);
+}
+
+// Which layers slide: `layer_types` where the file has it; else Qwen's from `max_window_layers` on, and all
+// of Mistral's. Qwen's files carry a window that only `use_sliding_window` switches on.
+void read_json_windows(ModelConfig& config, const JsonObject& root, const Fields& fields) {
+  if (!fields.has("sliding_window")) return;
+  const bool is_qwen = config.architecture != "llama";
+  if (fields.has("use_sliding_window") || is_qwen) {
+    if (!fields.is_true("use_sliding_window")) return;
   }
+  const int32_t window = fields.size("sliding_window");
+  const auto found = root.find("layer_types");
+  if (found == root.end() || found->second.is_null()) {
+    const int32_t first = is_qwen ? fields.size("max_window_layers", 28, 0) : 0;
+    return set_windows(config, window, [=](int32_t layer) { return layer >= first; });
+  }
+  const JsonArray* types = found->second.array();
+  if (types == nullptr || types->size() != static_cast<size_t>(config.num_layers)) {
+    throw WeightError("'layer_types' is not a list of " + std::to_string(config.num_layers) + " names");
+  }
+  for (const Json& type : *types) {
+    const std::string name = type.string() == nullptr ? "" : *type.string();
+    if (name != "sliding_attention" && name != "full_attention") {
+      throw WeightError("'layer_types' has " + quoted(name) +
+                        " (supported: full_attention, sliding_attention)");
+    }
+  }
+  set_windows(config, window,
+              [&](int32_t layer) { return *(*types)[layer].string() == "sliding_attention"; });
+}
+
+void read_gguf_windows(ModelConfig& config, const std::string& prefix, const GgufFile& file,
+                       const Fields& fields) {
+  const std::string pattern = prefix + "attention.sliding_window_pattern";
+  if (file.metadata().contains(pattern)) throw WeightError(quoted(pattern) + " is not supported");
+  set_windows(config, fields.size(prefix + "attention.sliding_window", 0, 0), [](int32_t) { return true; });
 }
 
 }  // namespace
@@ -237,6 +271,7 @@ ModelConfig config_from_gguf(const GgufFile& file) {
     throw WeightError("keys and values of different sizes are not supported");
   }
   read_gguf_rope(config, prefix, fields);
+  read_gguf_windows(config, prefix, file, fields);
   check(config);
   return config;
 }
@@ -261,7 +296,7 @@ ModelConfig config_from_json(const Json& json) {
   config.rms_eps = static_cast<float>(fields.real("rms_norm_eps"));
   config.head_dim = fields.has("head_dim") ? fields.size("head_dim") : default_head_dim(config);
   config.is_head_tied = fields.is_true("tie_word_embeddings");
-  refuse_window(fields, config.context_length);
+  read_json_windows(config, root, fields);
   read_json_rope(config, root, fields);
   check(config);
   return config;

@@ -26,9 +26,12 @@ struct ModelConfig {
   std::vector<double> rope_divisors;
   bool is_qk_interleaved = false;  // the file's Q/K rows pair (2i, 2i+1); ours pair (i, i + head_dim/2)
   bool is_head_tied = false;       // safetensors say so; a GGUF says it by leaving output.weight out
+  // Window of each layer: position p sees (p - window, p], 0 sees all. [num_layers], or empty for zeros.
+  std::vector<int32_t> windows;
 
   int64_t q_size() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
+  int32_t window_of(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }
 };
 
 // Both throw WeightError naming the key for missing, foreign or absurd values, and for unknown architectures.

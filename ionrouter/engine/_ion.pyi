@@ -87,10 +87,12 @@ class Engine:
         top_a: float = 0.0,
         logit_bias: Mapping[int, float] = ...,
         grammar: bool = False,
+        drops_space: bool = False,
     ) -> int:
         """Queue a sequence, return its id. Raises ValueError if it can never run (too long, empty).
 
-        With `grammar` each of its samples waits for a mask: see `mask_requests`.
+        With `grammar` each of its samples waits for a mask: see `mask_requests`. With `drops_space` one
+        space at the very start of the answer is no part of its text.
         """
     def abort(self, sequence: int) -> None:
         """End a sequence; its blocks are free within a step. Unknown or finished ids are ignored."""

@@ -28,7 +28,10 @@ def _digits_then_gpt2() -> Any:
 
 def _by_pattern(digits: str) -> Any:
     """Split as Llama 3 and Qwen 2 do; they differ only in how many digits stay together."""
-    pattern = "|".join((_CONTRACTIONS, _WORDS, digits, _TAIL))
+    return _by_regex("|".join((_CONTRACTIONS, _WORDS, digits, _TAIL)))
+
+
+def _by_regex(pattern: str) -> Any:
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
@@ -43,6 +46,15 @@ def _llama3() -> Any:
 
 def _qwen2() -> Any:
     return _by_pattern(r"\p{N}")
+
+
+def _tekken() -> Any:
+    """Split as Mistral's Tekken does: words end where lower case is followed by upper case."""
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    before = r"[^\r\n\p{L}\p{N}]?"
+    words = f"{before}{upper}*{lower}+|{before}{upper}+{lower}*"
+    tail = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    return _by_regex("|".join((words, r"\p{N}", tail)))
 
 
 def _default() -> Any:
@@ -78,9 +90,12 @@ _PRE_TOKENIZERS: Mapping[str, Callable[[], Any]] = {
     "smaug-bpe": _llama3,
     "qwen2": _qwen2,
     "deepseek-r1-qwen": _qwen2,
+    "tekken": _tekken,
 }
 # Whole pre-tokens that are tokens are taken as they are, without merging (tiktoken's rule).
-_IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3"})
+_IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "tekken"})
+# Plain prompts begin with BOS even where the file does not say `add_bos_token`.
+BEGIN_WITH_BOS = _IGNORE_MERGES
 # The original tokenizer normalises to NFC; GGUF does not say so.
 _NFC = frozenset({"qwen2"})
 

@@ -93,7 +93,7 @@ class ChatTemplate:
             raise _refused(f"messages[{index}].role: unknown role {role!r}", f"messages[{index}].role")
         if role == "developer" and not self._knows_developer:
             role = "system"
-        return {**message, "role": role, "content": joined_text(message.get("content"), index)}
+        return _with_thoughts(message) | {"role": role, "content": joined_text(message.get("content"), index)}
 
     def _marked(self, value: Any, mark: str) -> Any:
         """Put the mark into every special token's name, and into a beginning of one at a string's end."""
@@ -149,6 +149,17 @@ def joined_text(content: Any, index: int) -> str:
             raise _refused(f"{where}: this model reads text only, not a part of type {kind!r}", where)
         texts.append(part["text"])
     return "".join(texts)
+
+
+def _with_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an earlier answer's thoughts the names that templates read; clients send `reasoning` back."""
+    names = ("reasoning_content", "thinking", "reasoning")
+    thoughts = next((message[name] for name in names if isinstance(message.get(name), str)), None)
+    return (
+        dict(message)
+        if thoughts is None
+        else {"thinking": thoughts, **message, "reasoning_content": thoughts}
+    )
 
 
 class _Guard:

@@ -105,7 +105,7 @@ class _Words:
     is_tokenizer_wrapper = True
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        self._encode = tokenizer.encode
+        self._encode = tokenizer.encode_continuation
         self.eos_token_id = tokenizer.stop_ids[0] if tokenizer.stop_ids else tokenizer.eos_id
         self.bos_token_id = tokenizer.bos_id
         self.special_token_ids = sorted(tokenizer.hidden_ids)

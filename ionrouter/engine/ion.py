@@ -70,6 +70,7 @@ class SamplingParams:
     top_a: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: Grammar | None = None
+    drops_space: bool = False  # one space at the start of the answer is not text
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `_ion.Engine.submit`, all but the grammar."""

@@ -36,7 +36,10 @@ GGUF_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConfig:
-    """Sizes of a decoder. `rope_divisors` [head_dim / 2] divides the rotation frequencies, None for ones."""
+    """Sizes of a decoder. `rope_divisors` [head_dim / 2] divides the rotation frequencies, None for ones.
+
+    Layer i sees `windows[i]` positions, itself included; all of them where it is 0 or `windows` is empty.
+    """
 
     num_layers: int
     num_heads: int
@@ -46,6 +49,7 @@ class ReferenceConfig:
     rope_theta: float
     is_rope_interleaved: bool
     rope_divisors: Tensor | None = None
+    windows: tuple[int, ...] = ()
 
 
 class Reference:
@@ -134,7 +138,10 @@ class Reference:
         k = self._rotate(self._heads(x, layer, "k", config.num_kv_heads))
         v = self._heads(x, layer, "v", config.num_kv_heads)
         group = config.num_heads // config.num_kv_heads
-        mask = torch.full((len(x), len(x)), -math.inf, dtype=x.dtype).triu(1)
+        hidden = torch.full((len(x), len(x)), -math.inf, dtype=x.dtype)
+        mask = hidden.triu(1)
+        if config.windows and config.windows[layer]:
+            mask = mask + hidden.tril(-config.windows[layer])
         mixed = []
         for head in range(config.num_heads):
             scores = q[head] @ k[head // group].T / math.sqrt(config.head_dim) + mask
@@ -167,6 +174,7 @@ def gguf_config(meta: Mapping[str, Any], rope_divisors: Tensor | None) -> Refere
         rope_theta=float(meta.get(f"{name}.rope.freq_base", 10000.0)),
         is_rope_interleaved=name == "llama",
         rope_divisors=rope_divisors,
+        windows=(int(meta.get(f"{name}.attention.sliding_window", 0)),) * int(meta[f"{name}.block_count"]),
     )
 
 
@@ -185,7 +193,20 @@ def json_config(config: Mapping[str, Any]) -> ReferenceConfig:
         rope_theta=theta,
         is_rope_interleaved=False,
         rope_divisors=json_rope_divisors(rope, theta, head_dim),
+        windows=json_windows(config),
     )
+
+
+def json_windows(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return each layer's window; Qwen's files switch theirs on by a flag, and from some layer on."""
+    count, window = config["num_hidden_layers"], config.get("sliding_window") or 0
+    is_qwen = config["model_type"].startswith("qwen")
+    if not config.get("use_sliding_window", not is_qwen):
+        return ()
+    first = config.get("max_window_layers", 28) if is_qwen else 0
+    default = ["sliding_attention" if i >= first else "full_attention" for i in range(count)]
+    kinds = config.get("layer_types") or default
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
 
 
 def json_rope_divisors(rope: Mapping[str, Any], theta: float, head_dim: int) -> Tensor | None:

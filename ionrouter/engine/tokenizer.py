@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +16,12 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from ionrouter.engine import byte_bpe
+from ionrouter.engine import byte_bpe, sentencepiece, tokenizer_json
 from ionrouter.engine.tool_format import READABLE_TOKENS
 from ionrouter.errors import ConfigError
 
 # tokenizer.ggml.token_type, as llama.cpp numbers them
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5  # 6: the piece of one byte
 
 # Control tokens that end an answer whatever they are declared as: many GGUF files name only one of them.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
@@ -50,11 +50,20 @@ class Tokenizer:
     chat_template: str | None
     _fast: FastTokenizer = field(repr=False)  # knows no special tokens
     _texts: tuple[str, ...] = field(repr=False)  # vocabulary text of each id, "" for holes
-    _raw_ids: frozenset[int] = field(repr=False)  # ids whose text is not in the byte alphabet
+    _raw_ids: frozenset[int] = field(repr=False)  # ids whose text is what it says, spelled in no alphabet
+    _spelled: Callable[[str], bytes] = field(repr=False, default=byte_bpe.bytes_of)
+    # Never adds a space at the start, as `_fast` may; None where that adds none either.
+    _bare: FastTokenizer | None = field(repr=False, default=None)
+    _prefixes_start_only: bool = False  # text behind a special token gets no space of its own
+    drops_space: bool = False  # one space at the start of a decoded text is not part of it
 
     def encode(self, text: str, *, add_bos: bool = False) -> list[int]:
         """Turn a prompt without a template into ids; special tokens' names stay text."""
         return self._with_bos(self._plain(text), add_bos)
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Turn text that follows other text into ids: no space is put before it."""
+        return self._plain(text, follows=True)
 
     def encode_template(self, text: str, mark: str = "", *, add_bos: bool = False) -> list[int]:
         """Turn a rendered template into ids: special tokens' names become them, unless `mark` cuts them.
@@ -64,10 +73,13 @@ class Tokenizer:
         ids: list[int] = []
         at = 0
         for match in self._special_pattern.finditer(text):
-            ids += self._plain(_unmarked(text[at : match.start()], mark))
+            ids += self._plain(
+                _unmarked(text[at : match.start()], mark), follows=self._prefixes_start_only and at > 0
+            )
             ids.append(self._longest_first[(match.lastindex or 1) - 1].id)
             at = match.end()
-        return self._with_bos(ids + self._plain(_unmarked(text[at:], mark)), add_bos)
+        follows = self._prefixes_start_only and at > 0
+        return self._with_bos(ids + self._plain(_unmarked(text[at:], mark), follows=follows), add_bos)
 
     def _with_bos(self, ids: list[int], add_bos: bool) -> list[int]:
         if add_bos and self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
@@ -82,6 +94,11 @@ class Tokenizer:
     def bytes_of(self, token_id: int) -> bytes:
         """Bytes of one id for people: a special token shows its name."""
         return self._bytes(token_id) if 0 <= token_id < self.num_tokens else b""
+
+    def text_of(self, ids: Iterable[int]) -> str:
+        """Decode a whole text, special tokens by their names."""
+        raw = b"".join(map(self.bytes_of, ids))
+        return (raw[1:] if self.drops_space and raw[:1] == b" " else raw).decode("utf-8", "replace")
 
     def text_of_special(self, token_id: int | None) -> str:
         """Name of BOS or EOS as templates write it; empty without one."""
@@ -102,10 +119,11 @@ class Tokenizer:
     def special_texts(self) -> tuple[str, ...]:
         return tuple(special.text for special in self.specials)
 
-    def _plain(self, text: str) -> list[int]:
+    def _plain(self, text: str, *, follows: bool = False) -> list[int]:
         if not text:
             return []
-        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        encoder = self._bare if follows and self._bare is not None else self._fast
+        ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         return ids
 
     @cached_property
@@ -126,9 +144,7 @@ class Tokenizer:
 
     def _bytes(self, token_id: int) -> bytes:
         text = self._texts[token_id]
-        return (
-            text.encode("utf-8", "surrogateescape") if token_id in self._raw_ids else byte_bpe.bytes_of(text)
-        )
+        return text.encode("utf-8", "surrogateescape") if token_id in self._raw_ids else self._spelled(text)
 
 
 def _unmarked(text: str, mark: str) -> str:
@@ -138,65 +154,106 @@ def _unmarked(text: str, mark: str) -> str:
 def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """Build from a GGUF file's own metadata; raises ConfigError naming the key that is missing or unknown."""
     kind = metadata.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise ConfigError(f"tokenizer.ggml.model: only byte-level BPE ('gpt2') is supported, not {kind!r}")
+    if kind not in ("gpt2", "llama"):
+        raise ConfigError(
+            f"tokenizer.ggml.model: only byte-level BPE ('gpt2') and SentencePiece ('llama'), not {kind!r}"
+        )
     texts = _required(metadata, "tokenizer.ggml.tokens")
-    types = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(texts)
-    if len(types) != len(texts):
-        raise ConfigError(f"tokenizer.ggml.token_type: {len(types)} entries for {len(texts)} tokens")
+    types = _per_token(metadata, "tokenizer.ggml.token_type", texts) or [_NORMAL] * len(texts)
     # Control tokens stay out of the vocabulary that text is merged into: no text can produce them.
     hidden = {i for i, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN, _UNUSED)}
     raw = {i for i, kind in enumerate(types) if kind == _USER_DEFINED}
-    vocabulary = {text: i for i, text in enumerate(texts) if i not in hidden}
-    fast = byte_bpe.build(
-        str(metadata.get("tokenizer.ggml.pre") or "default"),
-        vocabulary,
-        _required(metadata, "tokenizer.ggml.merges"),
-        [texts[i] for i in sorted(raw)],
-    )
+    read = _gguf_pieces if kind == "llama" else _gguf_byte_level
     specials = tuple(SpecialToken(i, texts[i]) for i in sorted(hidden) if texts[i])
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    declared = [metadata.get(f"tokenizer.ggml.{key}") for key in keys]
+    bos, *declared = (_id(metadata.get(f"tokenizer.ggml.{key}")) for key in ("bos_token_id", *keys))
+    if kind == "llama":  # what its files mean by leaving them out
+        bos, declared[0] = (1 if bos is None else bos), (2 if declared[0] is None else declared[0])
     named = [special.id for special in specials if special.text in _ENDS]
     return Tokenizer(
         num_tokens=len(texts),
         specials=specials,
-        bos_id=_id(metadata.get("tokenizer.ggml.bos_token_id")),
-        eos_id=_id(metadata.get("tokenizer.ggml.eos_token_id")),
-        adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", False)),
+        bos_id=bos,
+        eos_id=declared[0],
+        adds_bos=_gguf_adds_bos(metadata),
         stop_ids=_ids(declared + named),
         chat_template=metadata.get("tokenizer.chat_template"),
-        _fast=fast,
         _texts=tuple(texts),
         _raw_ids=frozenset(raw | hidden),
+        **read(metadata, texts, types, hidden),
     )
+
+
+def _gguf_byte_level(
+    metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int], hidden: set[int]
+) -> dict[str, Any]:
+    fast = byte_bpe.build(
+        str(metadata.get("tokenizer.ggml.pre") or "default"),
+        {text: i for i, text in enumerate(texts) if i not in hidden},
+        _required(metadata, "tokenizer.ggml.merges"),
+        [text for text, kind in zip(texts, types, strict=True) if kind == _USER_DEFINED],
+    )
+    return {"_fast": fast}
+
+
+def _gguf_pieces(
+    metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int], hidden: set[int]
+) -> dict[str, Any]:
+    scores = _per_token(metadata, "tokenizer.ggml.scores", texts)
+    if scores is None:
+        raise ConfigError("tokenizer.ggml.scores: missing from the file")
+    adds_space = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    encoders = sentencepiece.build(
+        {text: i for i, text in enumerate(texts) if i not in hidden},
+        {text: score for text, kind, score in zip(texts, types, scores, strict=True) if kind == _NORMAL},
+        [text for text, kind in zip(texts, types, strict=True) if kind == _USER_DEFINED],
+        adds_space=adds_space,
+    )
+    return {
+        "_fast": encoders.prefixed,
+        "_bare": encoders.bare,
+        "_spelled": sentencepiece.bytes_of,
+        "drops_space": adds_space,
+    }
+
+
+def _gguf_adds_bos(metadata: Mapping[str, Any]) -> bool:
+    declared = metadata.get("tokenizer.ggml.add_bos_token")
+    if declared is not None:
+        return bool(declared)
+    # Files that do not say so leave it to the kind: SentencePiece, Llama 3 and Mistral's begin with one.
+    pre = metadata.get("tokenizer.ggml.pre")
+    return metadata.get("tokenizer.ggml.model") == "llama" or pre in byte_bpe.BEGIN_WITH_BOS
 
 
 def from_folder(folder: Path) -> Tokenizer:
     """Build from a Hugging Face folder: tokenizer.json and the small files beside it."""
-    data = _read_json(folder / "tokenizer.json", required=True)
-    config = _read_json(folder / "tokenizer_config.json")
+    data = tokenizer_json.read_file(folder / "tokenizer.json", required=True)
+    config = tokenizer_json.read_file(folder / "tokenizer_config.json")
     added = {int(token["id"]): token for token in data.get("added_tokens", ())}
-    _require_byte_level(data, folder)
+    read = tokenizer_json.read(data, folder / "tokenizer.json")
     specials = tuple(
         SpecialToken(i, token["content"], bool(token.get("lstrip")), bool(token.get("rstrip")))
         for i, token in sorted(added.items())
         if token.get("special")
     )
-    texts = _texts_by_id(data["model"]["vocab"], added)
-    eos_id = _id_of(config.get("eos_token"), texts)
-    bos_id = _id_of(config.get("bos_token"), texts)
+    eos_id = _id_of(config.get("eos_token"), read.texts)
+    bos_id = _id_of(config.get("bos_token"), read.texts)
     return Tokenizer(
-        num_tokens=len(texts),
+        num_tokens=len(read.texts),
         specials=specials,
         bos_id=bos_id,
         eos_id=eos_id,
         adds_bos=_adds_bos(data, config, bos_id),
-        stop_ids=_ids([eos_id, *_generation_eos(folder)]),
-        chat_template=_folder_template(folder, config),
-        _fast=_without_specials(data),
-        _texts=texts,
+        stop_ids=_ids([eos_id, *tokenizer_json.generation_eos(folder)]),
+        chat_template=tokenizer_json.chat_template(folder, config),
+        _fast=read.encoders.prefixed,
+        _texts=read.texts,
         _raw_ids=frozenset(added),
+        _spelled=read.bytes_of,
+        _bare=read.encoders.bare,
+        _prefixes_start_only=read.prefixes_start_only,
+        drops_space=read.drops_space,
     )
 
 
@@ -207,54 +264,19 @@ def _required(metadata: Mapping[str, Any], key: str) -> Sequence[str]:
     return list(value)
 
 
+def _per_token(metadata: Mapping[str, Any], key: str, texts: Sequence[str]) -> Sequence[Any] | None:
+    values = metadata.get(key)
+    if values and len(values) != len(texts):
+        raise ConfigError(f"{key}: {len(values)} entries for {len(texts)} tokens")
+    return list(values) if values else None
+
+
 def _id(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
 def _ids(values: Iterable[Any]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(value) for value in values if value is not None))
-
-
-def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        if required:
-            raise ConfigError(f"{path}: missing; the folder needs a fast tokenizer") from None
-        return {}
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected an object")
-    return value
-
-
-def _require_byte_level(data: Mapping[str, Any], folder: Path) -> None:
-    kind = data.get("model", {}).get("type")
-    if kind not in ("BPE", None) or '"ByteLevel"' not in json.dumps(data.get("pre_tokenizer")):
-        raise ConfigError(f"{folder / 'tokenizer.json'}: only byte-level BPE is supported, not {kind}")
-
-
-def _without_specials(data: Mapping[str, Any]) -> FastTokenizer:
-    """Load the tokenizer as it is, except that special tokens are unknown to it and nothing is added."""
-    ordinary = [token for token in data.get("added_tokens", ()) if not token.get("special")]
-    model = dict(data["model"])
-    special_texts = {token["content"] for token in data.get("added_tokens", ()) if token.get("special")}
-    model["vocab"] = {text: i for text, i in model["vocab"].items() if text not in special_texts}
-    # The library numbers added tokens after the vocabulary unless it finds them there.
-    model["vocab"] |= {token["content"]: int(token["id"]) for token in ordinary}
-    model["unk_token"] = model.get("unk_token") if model.get("unk_token") in model["vocab"] else None
-    plain = {**data, "model": model, "added_tokens": ordinary, "post_processor": None}
-    plain |= {"truncation": None, "padding": None, "decoder": None}
-    try:
-        return FastTokenizer.from_str(json.dumps(plain))
-    except Exception as error:  # the library raises no narrower class
-        raise ConfigError(f"tokenizer.json: {error}") from error
-
-
-def _texts_by_id(vocabulary: Mapping[str, int], added: Mapping[int, Any]) -> tuple[str, ...]:
-    by_id = {i: text for text, i in vocabulary.items()} | {i: token["content"] for i, token in added.items()}
-    return tuple(by_id.get(i, "") for i in range(max(by_id) + 1))
 
 
 def _id_of(token: Any, texts: Sequence[str]) -> int | None:
@@ -270,19 +292,3 @@ def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any], bos_id: int | 
     if config.get("add_bos_token") is not None:
         return bool(config["add_bos_token"])
     return str(config.get("bos_token") or "\0") in json.dumps(data.get("post_processor"), ensure_ascii=False)
-
-
-def _generation_eos(folder: Path) -> list[Any]:
-    value = _read_json(folder / "generation_config.json").get("eos_token_id")
-    return value if isinstance(value, list) else [value]
-
-
-def _folder_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Find the template: its own file, else tokenizer_config.json (a string, or a list of named ones)."""
-    own = folder / "chat_template.jinja"
-    if own.exists():
-        return own.read_text("utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template

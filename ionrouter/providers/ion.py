@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from ionrouter.engine.ion import EngineClosed, GenerationFailed, LocalEngine, PromptRefused
+from ionrouter.engine.ion import EngineClosed, GenerationFailed, LocalEngine, PromptRefused, SamplingParams
 from ionrouter.engine.loading import EngineSettings
 from ionrouter.engine.mailbox import TokenEvent
 from ionrouter.engine.pool import EnginePool, NotReady
@@ -174,7 +174,7 @@ async def _answer(
             yield chunk
     completion = cached = 0
     if plan.sampling.max_tokens > 0:
-        streams = [engine.generate(prompt.ids, plan.sampling_of(choice)) for prompt, choice in jobs]
+        streams = [engine.generate(prompt.ids, _sampling(plan, prompt, choice)) for prompt, choice in jobs]
         async with aclosing(interleave(streams)) as events:
             async for i, event in events:
                 request.queue.note(event.queue_s)
@@ -189,6 +189,11 @@ async def _answer(
     num_prompt = sum(len(prompt.ids) for prompt in prompts)
     reasoning = sum(answer.num_reasoning_tokens for answer in answers)
     yield Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))
+
+
+def _sampling(plan: Plan, prompt: Prompt, choice: int) -> SamplingParams:
+    sampling = plan.sampling_of(choice)
+    return replace(sampling, drops_space=True) if prompt.drops_space else sampling
 
 
 def _writer(request: UpstreamRequest, engine: LocalEngine, plan: Plan, prompt: Prompt, index: int) -> Answer:

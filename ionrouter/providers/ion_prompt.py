@@ -23,6 +23,7 @@ class Prompt:
     text: str = ""
     is_thinking: bool = False  # the prompt ends within a thought
     tools: ToolWish | None = None
+    drops_space: bool = False  # the answer begins a text, whose first space the tokenizer made up
 
 
 def prompts_of(body: Mapping[str, Any], kind: Kind, engine: LocalEngine, now: datetime) -> list[Prompt]:
@@ -58,7 +59,9 @@ def _chat_prompt(body: Mapping[str, Any], engine: LocalEngine, now: datetime) ->
     _require_text(rendered.text, "messages")
     ids = engine.tokenizer.encode_template(rendered.text, rendered.mark)
     is_thinking = rendered.text.rstrip().endswith(THINK)
-    return Prompt(_not_empty(ids, "messages"), is_thinking=is_thinking, tools=wish)
+    # Where a text is continued (an assistant's last message, a raw prompt) that space parts two words.
+    begins = engine.tokenizer.drops_space and messages[-1].get("role") != "assistant"
+    return Prompt(_not_empty(ids, "messages"), is_thinking=is_thinking, tools=wish, drops_space=begins)
 
 
 def _prompt_values(value: Any) -> list[Any]:
@@ -81,8 +84,7 @@ def _completion_prompt(value: Any, engine: LocalEngine) -> Prompt:
         ids = engine.tokenizer.encode_template(value, add_bos=True)
         return Prompt(_not_empty(ids, "prompt"), value)
     ids = check_token_ids(value, "prompt", engine.vocab_size)
-    text = b"".join(engine.tokenizer.bytes_of(token) for token in ids).decode("utf-8", "replace")
-    return Prompt(_not_empty(ids, "prompt"), text)
+    return Prompt(_not_empty(ids, "prompt"), engine.tokenizer.text_of(ids))
 
 
 def _not_empty(ids: list[int], param: str) -> list[int]:

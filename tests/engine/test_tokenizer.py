@@ -14,6 +14,7 @@ from ionrouter.engine import byte_bpe, tokenizer
 from ionrouter.errors import ConfigError
 from tests.support import reference_bpe, tiny_tokenizer
 from tests.support.default_model import default_model_path
+from tests.support.strings import strings
 from tests.support.tiny_tokenizer import CONTROLS, metadata
 
 TEXTS = [
@@ -62,6 +63,29 @@ def test_ids_equal_the_reference(pre: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("pre", PRES)
+def test_ids_equal_the_reference_and_the_hugging_face_tokenizer_on_ten_thousand_strings(
+    tmp_path: Path, pre: str
+) -> None:
+    """From both kinds of file; what users type of special tokens' names is text."""
+    from tokenizers import Tokenizer as Fast
+
+    data = tiny_tokenizer.tokenizer_json(pre)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    ours = (tokenizer.from_gguf(metadata(pre)), tokenizer.from_folder(tmp_path))
+    written, typed = (Fast.from_str(json.dumps(data)) for _ in range(2))
+    typed.encode_special_tokens = True
+    vocabulary, merges = tiny_tokenizer.vocabulary_and_merges()
+    for text in strings():
+        wanted = typed.encode(text, add_special_tokens=False).ids
+        rendered = written.encode(text, add_special_tokens=False).ids
+        for tok in ours:
+            assert tok.encode(text) == wanted, repr(text)
+            assert tok.encode_template(text) == rendered, repr(text)
+        reference = reference_bpe.encode(text, pre, vocabulary, merges)
+        assert BY_PRE[pre].encode(text) == reference, repr(text)
+
+
+@pytest.mark.parametrize("pre", PRES)
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=60))
 def test_ids_equal_the_reference_on_any_text(pre: str, text: str) -> None:
@@ -98,7 +122,7 @@ def test_a_file_without_pre_uses_the_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "tokenizer.ggml.model: only byte-level BPE"),
+        ({"model": "bert"}, "tokenizer.ggml.model: only byte-level BPE .* not 'bert'"),
         ({"tokens": None}, "tokenizer.ggml.tokens: missing"),
         ({"merges": []}, "tokenizer.ggml.merges: missing"),
         ({"token_type": [1]}, "tokenizer.ggml.token_type: 1 entries"),
@@ -154,6 +178,12 @@ def test_bos_is_added_once_and_never_doubled() -> None:
     assert tok.encode("", add_bos=True) == [1]
     without = tokenizer.from_gguf(metadata(add_bos_token=False))
     assert without.encode("hi", add_bos=True) == hi
+
+
+def test_a_file_that_does_not_say_it_begins_with_bos_where_its_kind_does() -> None:
+    for pre, adds in (("llama-bpe", True), ("tekken", True), ("qwen2", False), ("smollm", False)):
+        assert tokenizer.from_gguf(metadata(pre, add_bos_token=None)).adds_bos is adds
+        assert not tokenizer.from_gguf(metadata(pre, add_bos_token=False)).adds_bos
 
 
 def test_special_tokens_have_no_bytes_and_the_table_covers_the_vocabulary() -> None:
@@ -249,5 +279,7 @@ def test_a_folder_that_cannot_serve_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not JSON"):
         tokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram", "vocab": []}}))
-    with pytest.raises(ConfigError, match="only byte-level BPE is supported, not Unigram"):
+    with pytest.raises(
+        ConfigError, match=r"only byte-level BPE, and .* byte_fallback, are supported, not Unigram"
+    ):
         tokenizer.from_folder(tmp_path)

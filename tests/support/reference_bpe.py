@@ -18,6 +18,11 @@ LLAMA3 = (
     r"|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 DEFAULT = (
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
@@ -30,8 +35,10 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "smollm": (r"\p{N}", GPT2),
     "llama-bpe": (LLAMA3,),
     "qwen2": (QWEN2,),
+    "tekken": (TEKKEN,),
     "default": DEFAULT,
 }
+WHOLE_WORDS = ("llama-bpe", "tekken")  # a pre-token that is a token is taken without merging
 
 
 def _letters() -> list[str]:
@@ -57,7 +64,7 @@ def encode(text: str, pre: str, vocabulary: Mapping[str, int], merges: Sequence[
     ids: list[int] = []
     for word in _cut(text, PATTERNS[pre]):
         letters = "".join(LETTERS[byte] for byte in word.encode("utf-8"))
-        if pre == "llama-bpe" and letters in vocabulary:
+        if pre in WHOLE_WORDS and letters in vocabulary:
             ids.append(vocabulary[letters])
         else:
             ids += [vocabulary[part] for part in _merge(list(letters), ranks)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from tests.support.reference_bpe import QWEN2
+from tests.support.reference_bpe import DEFAULT, LLAMA3, QWEN2, TEKKEN, WHOLE_WORDS
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog and then the dog jumps over the fox again",
@@ -65,22 +65,49 @@ def metadata(pre: str | None = "smollm", **changes: Any) -> dict[str, Any]:
     return base | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
 
 
-def tokenizer_json() -> dict[str, Any]:
-    """Return a tokenizer.json of the same ids, in the manner of Qwen 2."""
+def _split(*patterns: str) -> list[dict[str, Any]]:
+    """Return pre-tokenizers in the form of tokenizer.json: cut by each pattern, then spell bytes."""
+    cuts = [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in patterns
+    ]
+    return [*cuts, _level(use_regex=False)]
+
+
+def _level(*, use_regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+# As the tokenizer.json files of the models that each kind is named after.
+PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
+    "gpt-2": [_level(use_regex=True)],
+    "smollm": [{"type": "Digits", "individual_digits": True}, _level(use_regex=True)],
+    "llama-bpe": _split(LLAMA3),
+    "qwen2": _split(QWEN2),
+    "tekken": _split(TEKKEN),
+    "default": _split(*DEFAULT),
+}
+
+
+def tokenizer_json(pre: str = "qwen2") -> dict[str, Any]:
+    """Return a tokenizer.json of the same ids."""
     trained, merges = vocabulary_and_merges()
     vocabulary = {text: i for i, text in enumerate(CONTROLS)} | trained
     first = len(vocabulary)
     ids = [*((text, i, True) for i, text in enumerate(CONTROLS))]
     ids += [(text, first + i, False) for i, text in enumerate(USER_DEFINED)]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    split = {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": False}
     return {
         "version": "1.0",
         "added_tokens": [{"id": i, "content": text, "special": special, **flags} for text, i, special in ids],
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[pre]},
         "post_processor": None,
-        "decoder": {**level, "use_regex": True},
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": [merge.split(" ") for merge in merges]},
+        "decoder": _level(use_regex=True),
+        "model": {
+            "type": "BPE",
+            "ignore_merges": pre in WHOLE_WORDS,
+            "vocab": vocabulary,
+            "merges": [merge.split(" ") for merge in merges],
+        },
     }

@@ -179,6 +179,32 @@ TEST(held_log_probabilities_come_out_when_the_text_ends_otherwise) {
   CHECK_EQ(text, std::string("EN"));
 }
 
+TEST(one_space_at_the_very_start_is_dropped_where_asked) {
+  const auto joined = [](const std::vector<std::string>& tokens, bool drops_space, bool* has_stopped = nullptr) {
+    ion::TextStream stream({"the end"}, drops_space);
+    std::string text;
+    for (const std::string& bytes : tokens) {
+      if (stream.push(bytes, true, {}, text)) {
+        if (has_stopped != nullptr) *has_stopped = true;
+        return text;
+      }
+    }
+    stream.finish(true, text);
+    return text;
+  };
+  CHECK_EQ(joined({" a", " b"}, true), std::string("a b"));
+  CHECK_EQ(joined({" a", " b"}, false), std::string(" a b"));
+  CHECK_EQ(joined({"  a"}, true), std::string(" a"));
+  CHECK_EQ(joined({" ", " a"}, true), std::string(" a"));
+  CHECK_EQ(joined({"", "", " a"}, true), std::string("a"));  // tokens without text come first
+  CHECK_EQ(joined({"a", " b"}, true), std::string("a b"));
+  CHECK_EQ(joined({" "}, true), std::string());
+  CHECK_EQ(joined({}, true), std::string());
+  bool has_stopped = false;
+  CHECK_EQ(joined({" the", " end"}, true, &has_stopped), std::string());
+  CHECK(has_stopped);
+}
+
 int main(int argc, char** argv) {
   return check::main(argc, argv);
 }

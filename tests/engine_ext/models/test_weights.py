@@ -99,7 +99,12 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         ({"num_hidden_layers": -1}, "outside"),
         ({"vocab_size": 1.5}, "not a whole number"),
-        ({"sliding_window": 100}, "'sliding_window' below"),
+        ({"sliding_window": "wide"}, "'sliding_window' is not a whole number"),
+        ({"sliding_window": 100, "layer_types": ["full_attention"]}, "'layer_types' is not a list of 2"),
+        (
+            {"sliding_window": 100, "layer_types": ["full_attention", "chunked"]},
+            "'layer_types' has 'chunked'",
+        ),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused_by_key(

@@ -1,0 +1,138 @@
+"""Layers that see a window of positions, as transformers computes them, however a prompt is cut in steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as TensorType
+
+from ionrouter.engine import _ion
+from ionrouter.engine.reference import Reference
+from tests.engine.test_numerics import assert_greedy_equals, logits_of, prompt_of, relative_error
+from tests.support.ion_engine import generate, make_engine
+from tests.support.tiny_llama import TinyLlama, write_gguf
+
+TOLERANCE = 1e-4
+# Around the windows below, blocks (16) and attention tiles (128).
+LENGTHS = (1, 2, 15, 16, 17, 23, 24, 25, 40, 127, 128, 129, 150, 256, 257, 300)
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral_in_a_block": ("Mistral", {"sliding_window": 7}),
+    "mistral_across_blocks": ("Mistral", {"sliding_window": 24}),
+    "mistral_across_tiles": ("Mistral", {"sliding_window": 150}),
+    "mistral_wider_than_the_context": ("Mistral", {"sliding_window": 4096}),
+    "qwen2_from_a_layer_on": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
+    ),
+    "qwen2_switched_off": ("Qwen2", {"use_sliding_window": False, "sliding_window": 24}),
+    "qwen3_by_layer": (
+        "Qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 40,
+            "head_dim": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+}
+
+
+def model_of(folder: Path, family: str) -> tuple[Any, list[str], str]:
+    """Save a random model of transformers; return it, its weights and the text of its config.json."""
+    import transformers
+
+    torch.manual_seed(6)
+    kind, changes = FAMILIES[family]
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=211,
+        hidden_size=64,
+        intermediate_size=112,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.15,
+        attn_implementation="eager",
+        **changes,
+    )
+    theirs = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    theirs.save_pretrained(folder)
+    return theirs, [str(folder / "model.safetensors")], (folder / "config.json").read_text()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_transformers_over_prompts_that_cross_the_window(tmp_path: Path, family: str) -> None:
+    theirs, paths, text = model_of(tmp_path, family)
+    ours, reference = (
+        _ion.Model.load_safetensors(paths, text, "exact"),
+        Reference.from_safetensors(paths, text),
+    )
+    for length in LENGTHS:
+        prompt = prompt_of(length, 211)
+        with torch.inference_mode():
+            wanted = theirs(torch.tensor([prompt])).logits[0]
+        assert relative_error(logits_of(ours, prompt), wanted) < TOLERANCE, length
+        assert relative_error(reference.logits(prompt).numpy(), wanted) < TOLERANCE, length
+
+
+def test_files_without_a_layer_list_mean_the_same(tmp_path: Path) -> None:
+    """Qwen2's files as published name the first layer that slides; transformers now writes every layer."""
+    _, paths, text = model_of(tmp_path, "qwen2_from_a_layer_on")
+    config = json.loads(text)
+    assert config.pop("layer_types") == ["full_attention", "sliding_attention", "sliding_attention"]
+    older = _ion.Model.load_safetensors(paths, json.dumps(config), "exact")
+    assert older.config["windows"] == [0, 24, 24]
+    prompt = prompt_of(100, 211)
+    newer = _ion.Model.load_safetensors(paths, text, "exact")
+    assert (logits_of(older, prompt) == logits_of(newer, prompt)).all()
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 100])
+def test_any_chunks_give_the_same_bits(tmp_path: Path, numerics: str, chunk: int) -> None:
+    _, paths, text = model_of(tmp_path, "mistral_across_blocks")
+    model = _ion.Model.load_safetensors(paths, text, numerics)
+    prompt = prompt_of(300, 211)
+    assert (logits_of(model, prompt, chunk) == logits_of(model, prompt)).all()
+
+
+def gguf_of(path: Path, window: int | None) -> Path:
+    shape = TinyLlama()
+    write_gguf(path, shape, shape.weights(4), TensorType.F32, llama__attention__sliding_window=window)
+    return path
+
+
+def test_a_gguf_files_window_is_used(tmp_path: Path) -> None:
+    path, without = gguf_of(tmp_path / "x.gguf", 24), gguf_of(tmp_path / "y.gguf", None)
+    model = _ion.Model.load_gguf(str(path), "exact")
+    prompt = prompt_of(200, 199)
+    reference = Reference.from_gguf(path)
+    assert relative_error(logits_of(model, prompt), reference.logits(prompt)) < TOLERANCE
+    whole = Reference.from_gguf(without).logits(prompt)
+    ours = logits_of(model, prompt)
+    assert relative_error(ours[:24], whole[:24]) < TOLERANCE, "the first 24 positions see everything"
+    assert np.abs(ours[24:] - whole.numpy()[24:]).max() > 1e-2
+
+
+def test_answers_beyond_the_window_equal_the_reference_after_chunks_preemption_and_hits(
+    tmp_path: Path,
+) -> None:
+    path = gguf_of(tmp_path / "x.gguf", 24)
+    model, reference = _ion.Model.load_gguf(str(path), "exact"), Reference.from_gguf(path)
+    prompts = [prompt_of(length, 199, 3) for length in (1, 20, 40, 90, 130)]
+    # 26 blocks hold two or three of the sequences: the others are preempted and come back.
+    engine = make_engine(model, num_blocks=26, token_budget=32)
+    first, again = (generate(engine, prompts, max_tokens=64) for _ in range(2))
+    stats = engine.stats()
+    engine.close()
+    assert stats["preemptions"] > 0 and stats["prefix_hit_tokens"] > 0 and stats["prefill_splits"] > 0
+    for prompt, answer, repeated in zip(prompts, first, again, strict=True):
+        assert (len(answer.ids), answer.finish) == (64, 2)
+        assert answer.tokens == repeated.tokens
+        assert_greedy_equals(reference, prompt, answer.ids)
