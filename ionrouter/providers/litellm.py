@@ -20,6 +20,7 @@ from ionrouter.providers.litellm_carrier import Carrier
 from ionrouter.providers.litellm_errors import read_litellm_error
 from ionrouter.providers.litellm_link import Call
 from ionrouter.providers.litellm_process import WorkerProcess
+from ionrouter.providers.litellm_recipe import BARE, Recipe
 from ionrouter.providers.normalise import StreamNormaliser, complete
 from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.providers.outgoing import name_problem, url_problem
@@ -87,20 +88,25 @@ class LiteLLMProvider:
     ) -> AsyncGenerator[ProviderBatch, None]:
         if self._relay is None or not _may_be_carried(request):
             return self._worked(request, content, errors)
-        recipe = self.carrier.recipe(content)
-        if recipe is None:
-            return self._worked(request, content, errors)
-        headers = recipe.headers_with(content["api_key"])
-        return self._relay.carry(request, recipe.url, headers, json.dumps(recipe.body(content)))
+        way = self.carrier.way(content)
+        if not isinstance(way, Recipe):
+            return self._worked(request, {**content, "bare": way == BARE}, errors)
+        headers = way.headers_with(content["api_key"])
+        return self._relay.carry(request, way.url, headers, json.dumps(way.body(content)))
 
     async def _worked(
         self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader
     ) -> AsyncGenerator[ProviderBatch, None]:
         call = await self._call(request, content, errors)
         try:
-            async with aclosing(self._events(call, request, errors)) as events:
-                async for event in events:
-                    yield [event]
+            if not request.stream or request.kind in WHOLE_KINDS:
+                frame = await call.next()
+                if frame["op"] != "whole":
+                    raise self._failure(frame, errors)
+                yield [complete(request.kind, frame["payload"], errors, request.body)]
+                return
+            async for batch in self._chunks(call, request, errors):
+                yield batch
         finally:
             call.close()
 
@@ -117,29 +123,37 @@ class LiteLLMProvider:
             raise errors.fault("connect_error", message, status=504) from error
         return await link.call(content)
 
-    async def _events(
-        self, call: Call, request: UpstreamRequest, errors: ErrorReader
-    ) -> AsyncGenerator[ProviderEvent, None]:
-        if not request.stream or request.kind in WHOLE_KINDS:
-            frame = await call.next()
-            if frame["op"] != "whole":
-                raise self._failure(frame, errors)
-            yield complete(request.kind, frame["payload"], errors, request.body)
-            return
-        async for chunk in self._chunks(call, request, errors):
-            yield chunk
-
     async def _chunks(
         self, call: Call, request: UpstreamRequest, errors: ErrorReader
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncIterator[ProviderBatch]:
+        """Yield what came at once; raises UpstreamError after what came before the fault."""
         stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
-        while (frame := await call.next())["op"] == "chunk":
+        is_over = False
+        while not is_over:
+            frames = await call.ready()
+            batch: list[Chunk] = []
+            try:
+                is_over = self._read(frames, stream, errors, batch)
+            except (UpstreamError, RecursionError):
+                if batch:
+                    yield batch
+                raise
+            if batch:
+                yield batch
+
+    def _read(
+        self, frames: list[dict[str, Any]], stream: StreamNormaliser, errors: ErrorReader, batch: list[Chunk]
+    ) -> bool:
+        """Add the frames' chunks to the batch; true at the end."""
+        for frame in frames:
+            if frame["op"] == "end":
+                batch += stream.end(is_done=bool(frame["done"]))
+                return True
+            if frame["op"] != "chunk":
+                raise self._failure(frame, errors)
             if (chunk := stream.chunk(frame["payload"])) is not None:
-                yield chunk
-        if frame["op"] != "end":
-            raise self._failure(frame, errors)
-        for chunk in stream.end(is_done=bool(frame["done"])):
-            yield chunk
+                batch.append(chunk)
+        return False
 
     def _failure(self, frame: dict[str, Any], errors: ErrorReader) -> UpstreamError:
         if frame["op"] == "error":

@@ -40,6 +40,7 @@ def build_call(request: UpstreamRequest, key: str | None) -> dict[str, Any]:
         "extra_body": without_protected(request.options),
         "api_key": key,
         "api_base": provider.base_url,
+        "allow_http": provider.allow_http,
         "headers": {"User-Agent": USER_AGENT, **checked_headers(provider.headers)},
         "connect_s": endpoint.timeouts.connect_s,
         "total_s": endpoint.timeouts.total_s,

@@ -12,21 +12,24 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
 from ionrouter.providers.litellm_process import WorkerProcess
-from ionrouter.providers.litellm_recipe import KEY, Recipe, recipe_of
+from ionrouter.providers.litellm_recipe import BARE, KEY, Recipe, recipe_of
 from ionrouter.providers.litellm_shape import signature
 from ionrouter.schema import json
 
-FORMAT = 1  # of the files and of signatures: any change of litellm_shape or litellm_recipe needs a new one
+FORMAT = 2  # of the files and of signatures: any change of litellm_shape or litellm_recipe needs a new one
 MAX_RECIPES = 512  # an endpoint; the oldest leave
 MAX_WAITING = 32  # proofs asked for and not there yet
 PROOF_S = 60.0
+_WORDS = ("carried by the front", "translated without acompletion")
 _log = structlog.get_logger(__name__)
-_Table = dict[str, Recipe | None]  # None: only litellm can send calls of this signature
+# Who sends: the front by a Recipe, the worker's bare translation ("bare"), or only acompletion (None).
+Way = Recipe | Literal["bare"] | None
+_Table = dict[str, Way]
 
 
 class Carrier:
@@ -40,8 +43,8 @@ class Carrier:
         self._turn = asyncio.Lock()  # a proof takes some 16 ms of the worker: one at a time
         self._version = _litellm_version()
 
-    def recipe(self, call: Mapping[str, Any]) -> Recipe | None:
-        """Return the recipe proved for calls like this one; None sends it through the worker."""
+    def way(self, call: Mapping[str, Any]) -> Way:
+        """Return the way proved for calls like this one; None sends it through acompletion."""
         if call["kind"] != "chat" or call["api_key"] is None or self._version is None:
             return None
         name, mark = self._identity(call), signature(call)
@@ -81,10 +84,10 @@ class Carrier:
         if told is None:
             return
         table = self._tables[name]
-        table[mark] = None if told["recipe"] is None else recipe_of(told["recipe"])
+        way = table[mark] = _way_of(told["recipe"])
         while len(table) > MAX_RECIPES:
             del table[next(iter(table))]
-        _log.info("litellm_proof", model=call["model"], why=told.get("why") or "carried by the front")
+        _log.info("litellm_proof", model=call["model"], why=told.get("why") or _WORDS[way == BARE])
         await asyncio.to_thread(self._write, name, self._content(table))
 
     async def _told(self, call: dict[str, Any]) -> dict[str, Any] | None:
@@ -103,7 +106,7 @@ class Carrier:
         return hashlib.blake2b(told, digest_size=16).hexdigest()
 
     def _content(self, table: _Table) -> bytes:
-        recipes = {mark: None if r is None else r.as_json() for mark, r in table.items()}
+        recipes = {mark: r.as_json() if isinstance(r, Recipe) else r for mark, r in table.items()}
         return json.dumps({"format": FORMAT, "litellm": self._version, "recipes": recipes})
 
     def _read(self, name: str) -> _Table:
@@ -115,7 +118,7 @@ class Carrier:
             told = json.loads(path.read_bytes())
             if (told["format"], told["litellm"]) != (FORMAT, self._version):
                 return {}
-            return {str(m): None if r is None else recipe_of(r) for m, r in told["recipes"].items()}
+            return {str(m): _way_of(r) for m, r in told["recipes"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -135,6 +138,11 @@ class Carrier:
             part.replace(path)
         except OSError as error:
             _log.warning("litellm_table_unwritten", path=str(path), why=str(error))
+
+
+def _way_of(told: Any) -> Way:
+    """Read a way from JSON; raises ValueError when it is none."""
+    return BARE if told == BARE else None if told is None else recipe_of(told)
 
 
 def _litellm_version() -> str | None:

@@ -33,6 +33,13 @@ class Call:
             self._unreported = 0
         return frame
 
+    async def ready(self) -> list[dict[str, Any]]:
+        """Return the next frame and all that came with it."""
+        frames = [await self.next()]
+        while not self._frames.empty():
+            frames.append(await self.next())
+        return frames
+
     def close(self) -> None:
         """Forget the call; one that is not over is cancelled upstream."""
         self._link.forget(self._number, cancel=not self._is_over)

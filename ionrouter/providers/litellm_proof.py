@@ -1,48 +1,50 @@
 """Proofs: has litellm build requests that never leave, and derives a recipe from them. Runs in the worker.
 
 A recipe is handed out only when it explains two requests that litellm built, for the call itself and for
-one of the same signature with other words and numbers.
+one of the same signature with other words and numbers. So is the bare translation (litellm_bare.py).
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import Any
 
-from ionrouter.providers.litellm_recipe import KEY, derive, explains
+from ionrouter.providers.litellm_bare import PROVIDERS
+from ionrouter.providers.litellm_capture import CAPTURED
+from ionrouter.providers.litellm_recipe import BARE, KEY, derive, explains, is_same_request
 from ionrouter.providers.litellm_shape import varied
 from ionrouter.providers.litellm_stream import RAW_HANDLER, open_call
+from ionrouter.providers.outgoing import Outgoing
 from ionrouter.schema import json
 
-CAPTURED: ContextVar[list[dict[str, Any]] | None] = ContextVar("captured", default=None)
 
-
-class NeverSent(Exception):
-    """Stands where an answer would be: the request was written down instead of sent."""
-
-
-def keep(request: Any, seen: list[dict[str, Any]]) -> None:
-    """Write an httpx request down; raises NeverSent always."""
-    headers = {name: value for name, value in request.headers.items()}
-    content = {"method": request.method, "url": str(request.url), "headers": headers}
-    seen.append({**content, "body": json.loads(request.content)})
-    raise NeverSent
-
-
-async def prove(litellm: Any, call: dict[str, Any]) -> dict[str, Any]:
-    """Return {"recipe": its JSON} or {"recipe": None, "why": words} for a call with a key's stand-in."""
-    if why := _unfit(litellm, call):
+async def prove(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[str, Any]:
+    """Return {"recipe": JSON or BARE} or {"recipe": None, "why": words} for a call with a key's stand-in."""
+    is_bare = call["kind"] == "chat" and call["model"].partition("/")[0] in PROVIDERS
+    if not is_bare and (why := _unfit(litellm, call)):
         return {"recipe": None, "why": why}
     other = varied(call)
     sent, other_sent = await _captured(litellm, call), await _captured(litellm, other)
     if sent is None or other_sent is None:
         return {"recipe": None, "why": "litellm sent nothing through httpx, or more than one request"}
+    if is_bare:
+        return await _prove_bare(litellm, outgoing, (call, sent), (other, other_sent))
     recipe = derive(call, sent)
     if isinstance(recipe, str):
         return {"recipe": None, "why": recipe}
     if not explains(recipe, call, sent) or not explains(recipe, other, other_sent):
         return {"recipe": None, "why": "values are translated"}
     return {"recipe": recipe.as_json()}
+
+
+async def _prove_bare(
+    litellm: Any, outgoing: Outgoing, *proved: tuple[dict[str, Any], dict[str, Any]]
+) -> dict[str, Any]:
+    """Whether the bare translation builds, to the byte, the requests that acompletion built."""
+    for call, sent in proved:
+        bare = await _captured(litellm, {**call, "bare": True}, outgoing)
+        if bare is None or not is_same_request(bare, sent):
+            return {"recipe": None, "why": "the bare translation sends something else"}
+    return {"recipe": BARE}
 
 
 def _unfit(litellm: Any, call: dict[str, Any]) -> str | None:
@@ -67,13 +69,15 @@ def _names(cls: type) -> set[str]:
     return {base.__name__ for base in cls.__mro__}
 
 
-async def _captured(litellm: Any, call: dict[str, Any]) -> dict[str, Any] | None:
+async def _captured(
+    litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None
+) -> dict[str, Any] | None:
     seen: list[dict[str, Any]] = []
     token = CAPTURED.set(seen)
     try:
         # A copy: litellm writes into what it is given.
         copied = json.loads(json.dumps({**call, "api_key": KEY}))
-        wrapper = await open_call(litellm, copied)
+        wrapper = await open_call(litellm, copied, outgoing)
         if call["stream"] and hasattr(wrapper, "fetch_stream"):
             await wrapper.fetch_stream()
     except Exception:  # NeverSent comes out as any of litellm's classes; `seen` says what happened

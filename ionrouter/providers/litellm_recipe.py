@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ionrouter.schema import json
 
+BARE: Literal["bare"] = (
+    "bare"  # instead of a recipe: the worker's bare translation is proved, and the answer is translated
+)
 KEY = "ionrouter-stands-in-for-the-key"  # what a proof's calls carry instead of a key
 _CONSTANTS = ("model", "stream", "stream_options")  # fields whose values the call's signature settles
 # The transport's own; and identity instead of gzip, which would hold events back until its window fills.
@@ -88,6 +91,16 @@ def explains(recipe: Recipe, call: Mapping[str, Any], sent: Mapping[str, Any]) -
     headers = {k.lower(): v for k, v in sent["headers"].items() if k.lower() not in _OURS}
     ours = {k.lower(): v for k, v in recipe.headers if k.lower() not in _OURS}
     return sent["url"] == recipe.url and headers == ours and _same(recipe.body(call), sent["body"])
+
+
+def is_same_request(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two captured requests are the same to the byte, but for what belongs to the transport."""
+    return bool(_own(one) == _own(other))
+
+
+def _own(sent: Mapping[str, Any]) -> Any:
+    headers = {k.lower(): v for k, v in sent["headers"].items() if k.lower() not in _OURS}
+    return sent["method"], sent["url"], headers, sent["text"]
 
 
 def _source(name: str, value: Any, arguments: Mapping[str, Any]) -> str | None:

@@ -10,6 +10,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
 from typing import Any
 
+from ionrouter.providers.litellm_bare import bare_chunks, call_bare
+from ionrouter.providers.litellm_client import client_class
+from ionrouter.providers.litellm_ends import ends_of
+from ionrouter.providers.outgoing import Outgoing
 from ionrouter.schema import json
 
 CONNECT_S: ContextVar[float | None] = ContextVar("connect_s", default=None)  # of the call under way
@@ -19,10 +23,10 @@ _RERANK_OPTIONS = ("model", "api_key", "api_base", "num_retries", "max_retries",
 _SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data", "rerank": "results"}
 
 
-async def raw_answer(litellm: Any, call: dict[str, Any]) -> dict[str, Any]:
+async def raw_answer(litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None) -> dict[str, Any]:
     """Call without streaming; the upstream's own JSON where it has OpenAI's shape, else litellm's."""
     seen: dict[str, Any] = {}
-    answer = await _call(litellm, call, seen)
+    answer = await _call(litellm, call, seen, outgoing)
     original = _parsed(seen.get("original"))
     if isinstance(original, dict) and isinstance(original.get(_SHAPES[call["kind"]]), list):
         return original
@@ -31,15 +35,19 @@ async def raw_answer(litellm: Any, call: dict[str, Any]) -> dict[str, Any]:
     return _native(answer.model_dump(exclude_none=True))
 
 
-async def stream_payloads(litellm: Any, call: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+async def stream_payloads(
+    litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None
+) -> AsyncGenerator[dict[str, Any], None]:
     """Call with streaming; yield frames {"op": "chunk", "payload"} and a last {"op": "end", "done"}."""
-    wrapper = await _call(litellm, call, {})
+    wrapper = await _call(litellm, call, {}, outgoing)
     try:
         if getattr(wrapper, "completion_stream", True) is None and hasattr(wrapper, "fetch_stream"):
             await wrapper.fetch_stream()
         stream = getattr(wrapper, "completion_stream", None)
         names = {cls.__name__ for cls in type(stream).__mro__}
-        if RAW_HANDLER in names:
+        if call.get("bare"):
+            frames = _bare_frames(wrapper)
+        elif RAW_HANDLER in names:
             frames = _raw_frames(stream)
         elif _SDK_STREAM in names:
             frames = _sdk_frames(stream)
@@ -51,12 +59,14 @@ async def stream_payloads(litellm: Any, call: dict[str, Any]) -> AsyncGenerator[
         await _close(wrapper)
 
 
-async def open_call(litellm: Any, call: dict[str, Any]) -> Any:
+async def open_call(litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None) -> Any:
     """Make the call as both ways to an answer do; returns what litellm returns."""
-    return await _call(litellm, call, {})
+    return await _call(litellm, call, {}, outgoing)
 
 
-async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any:
+async def _call(
+    litellm: Any, call: dict[str, Any], seen: dict[str, Any], outgoing: Outgoing | None = None
+) -> Any:
     import httpx
 
     def note(details: dict[str, Any]) -> None:
@@ -96,7 +106,11 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any]) -> Any
         options["stream"] = call["stream"]
         if call["stream"]:
             options["stream_options"] = {"include_usage": True}
-    return await functions[call["kind"]](**{**call["arguments"], **options})
+    arguments = {**call["arguments"], **options}
+    if call.get("bare") and outgoing is not None:
+        limits = {"connect_s": call["connect_s"], "allow_http": call["allow_http"]}
+        return await call_bare(litellm, arguments, seen, client_class(litellm)(outgoing, **limits))
+    return await functions[call["kind"]](**arguments)
 
 
 def _kept_nulls(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -138,13 +152,20 @@ async def _sdk_frames(stream: Any) -> AsyncIterator[dict[str, Any]]:
     yield {"op": "end", "done": False}
 
 
+async def _bare_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
+    async for payload in bare_chunks(wrapper):
+        yield {"op": "chunk", "payload": _native(payload)}
+    yield {"op": "end", "done": False}
+
+
 async def _translated_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
     """litellm's chunks, without the finish and the usage it makes up when the upstream sent none."""
+    ends = ends_of(getattr(wrapper, "completion_stream", None))
     async for chunk in wrapper:
         payload = _native(chunk.model_dump(exclude_none=True))
         if payload.get("usage") and not _has_usage(wrapper):
             payload.pop("usage")
-        if not _has_finish(wrapper):
+        if not (_has_finish(wrapper) if ends is None else ends.any):
             for choice in payload.get("choices", ()):
                 choice.pop("finish_reason", None)
         yield {"op": "chunk", "payload": payload}

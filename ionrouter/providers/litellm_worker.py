@@ -18,9 +18,11 @@ from contextlib import aclosing
 from typing import Any
 
 from ionrouter.providers.frames import WINDOW_BYTES, encode, read_frame
+from ionrouter.providers.litellm_capture import keep_instead
 from ionrouter.providers.litellm_errors import describe
-from ionrouter.providers.litellm_proof import CAPTURED, keep, prove
+from ionrouter.providers.litellm_proof import prove
 from ionrouter.providers.litellm_stream import CONNECT_S, raw_answer, stream_payloads
+from ionrouter.providers.outgoing import Outgoing
 
 
 def import_litellm() -> Any:
@@ -54,8 +56,7 @@ def _mend_clients() -> None:
     send = httpx.AsyncClient.send
 
     async def send_once(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
-        if (seen := CAPTURED.get()) is not None:
-            keep(request, seen)
+        keep_instead(request)
         if (connect_s := CONNECT_S.get()) is not None:
             deadlines = {**request.extensions.get("timeout", {}), "connect": connect_s}
             request.extensions = {**request.extensions, "timeout": deadlines}
@@ -75,6 +76,8 @@ class Worker:
         self._writer = writer
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._windows: dict[int, Window] = {}
+        self._outgoing = Outgoing()  # for what is translated bare; litellm's clients carry the rest
+        self._unwritten = bytearray()  # frames of this turn of the loop: what was read at once leaves at once
 
     async def serve(self) -> None:
         """Handle frames until the front goes away."""
@@ -102,24 +105,29 @@ class Worker:
         window = self._windows[number]
         try:
             if call.get("prove"):
-                proof = await prove(self._litellm, call)
+                proof = await prove(self._litellm, call, self._outgoing)
                 await self._send(number, {"op": "whole", "payload": proof}, window)
             elif call["stream"]:
-                async with aclosing(stream_payloads(self._litellm, call)) as frames:
+                async with aclosing(stream_payloads(self._litellm, call, self._outgoing)) as frames:
                     async for frame in frames:
                         await self._send(number, frame, window)
             else:
-                await self._send(
-                    number, {"op": "whole", "payload": await raw_answer(self._litellm, call)}, window
-                )
+                answer = await raw_answer(self._litellm, call, self._outgoing)
+                await self._send(number, {"op": "whole", "payload": answer}, window)
         except Exception as error:  # whatever litellm raises is the call's outcome, never the worker's end
             await self._send(number, {"op": "error", "told": describe(error)}, window)
 
     async def _send(self, number: int, frame: dict[str, Any], window: Window) -> None:
         data = encode({**frame, "id": number})
         await window.take(len(data))
-        self._writer.write(data)
+        if not self._unwritten:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unwritten += data
         await self._writer.drain()
+
+    def _flush(self) -> None:
+        data, self._unwritten = self._unwritten, bytearray()
+        self._writer.write(data)
 
 
 class Window:

@@ -1,7 +1,7 @@
-"""CPU of one call and of one streamed event: through litellm in its worker, and carried by the front.
+"""CPU of one call and of one streamed event: through acompletion in litellm's worker, and the proved way.
 
-Run as: python -m tests.bench.litellm_carrier [CALLS]. The upstream is a process of its own, so that only
-the front's and the worker's CPU is counted.
+Run as: python -m tests.bench.litellm_carrier [CALLS [PROVIDER ...]]. The upstream is a process of its own, so
+that only the front's and the worker's CPU is counted.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any, cast
 
 from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.providers.openai_http import OpenAIProvider
-from tests.support.hosted import KEY, hosted
+from tests.support.hosted import KEY
+from tests.support.litellm_matrix import CARRIED, TRANSLATED, asking
+from tests.support.translated_wire import streamed, whole
 from tests.support.upstream import Received, Script, Upstream, chat_stream, json_response, usage
 
 NUM_EVENTS = 64
-PROVIDERS = ("together_ai", "fireworks_ai", "groq", "deepseek", "mistral")
 
 
 def _answer(request: Received) -> Script:
     pieces = ["word "] * NUM_EVENTS
+    for name, mark in (("anthropic", "/messages"), ("gemini", "enerateContent")):
+        if mark in request.path:
+            write = streamed if request.json().get("stream") or "stream" in request.path else whole
+            return write(name, [("text", *pieces)], "stop")
     if request.json().get("stream"):
         return chat_stream(pieces)
     choice = {
@@ -40,7 +45,7 @@ def _answer(request: Received) -> Script:
 
 def _serve(pipe: Connection) -> None:
     with Upstream(_answer) as up:
-        pipe.send(up.base_url)
+        pipe.send(up.url)
         pipe.recv()
 
 
@@ -61,19 +66,19 @@ async def _cost_ms(client: LiteLLMProvider, run: Callable[[], Awaitable[None]], 
     return (time.process_time() + _worker_s(client.worker.pid) - begin) / num * 1e3
 
 
-async def measure(base_url: str, num: int) -> None:
+async def measure(url: str, num: int, names: Sequence[str]) -> None:
     """Print one row a provider and way: CPU ms of a plain call and of a stream of 64 events."""
     relay = OpenAIProvider({"UP_KEY": KEY})
     client = LiteLLMProvider({**os.environ, "UP_KEY": KEY}, relay=relay)
     await client.start()
     await client.wait_ready(120)
-    up = cast(Any, SimpleNamespace(base_url=base_url))
+    up = cast(Any, SimpleNamespace(url=url, base_url=f"{url}/v1"))
     print(f"| provider | way | plain call, ms | stream of {NUM_EVENTS}, ms |\n| --- | --- | ---: | ---: |")
-    for name in PROVIDERS:
-        for way, carrier in (("litellm", "off"), ("carried", "auto")):
+    for name in names:
+        for way, carrier in (("acompletion", "off"), ("bare" if name in TRANSLATED else "carried", "auto")):
             costs = []
             for stream in (False, True):
-                request = hosted(up, name, stream=stream, endpoint={"options": {"carrier": carrier}})
+                request = asking(up, name, stream=stream, endpoint={"options": {"carrier": carrier}})
 
                 async def run(request: Any = request) -> None:
                     async for _ in client.batches(request):
@@ -91,7 +96,8 @@ def main() -> None:
     process = multiprocessing.Process(target=_serve, args=(theirs,))
     process.start()
     try:
-        asyncio.run(measure(ours.recv(), int(sys.argv[1]) if len(sys.argv) > 1 else 200))
+        num = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+        asyncio.run(measure(ours.recv(), num, sys.argv[2:] or CARRIED + TRANSLATED))
     finally:
         ours.send("end")
         process.join()

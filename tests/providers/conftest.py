@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.providers.litellm_carrier import Carrier
 from ionrouter.providers.openai_http import OpenAIProvider
 from tests.support.hosted import KEY
 
@@ -28,3 +29,16 @@ async def litellm() -> AsyncIterator[LiteLLMProvider]:
     await client.wait_ready(120)
     yield client
     await client.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def carrying(litellm: LiteLLMProvider) -> AsyncIterator[LiteLLMProvider]:
+    """A second front on the same worker, which carries."""
+    env = {**os.environ, "UP_KEY": KEY}
+    relay = OpenAIProvider(env)
+    client = LiteLLMProvider(env, relay=relay)
+    client.worker = litellm.worker
+    client.carrier = Carrier(litellm.worker, None)
+    yield client
+    await client.carrier.close()
+    await relay.close()

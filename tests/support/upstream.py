@@ -155,6 +155,10 @@ class Upstream:
         """Answer the next requests with these, in order."""
         self._queue.extend(responders)
 
+    def forget(self) -> None:
+        """Drop the answers still in the queue."""
+        self._queue.clear()
+
     def wait_for_requests(self, count: int = 1, timeout_s: float = GUARD_S) -> list[Received]:
         """Block until that many requests came; raises TimeoutError."""
         with self._arrived:
