@@ -298,3 +298,29 @@ def test_explain_tells_of_splits_hedges_and_shadows(
     assert "canary of m: 25% next, 75% the others; this one, by chance: " in told
     assert "hedge after 2 s, at least 0.2 s, 0.1 of requests; now: " in told and "fake/m 2.00 s" in told
     assert "shadow: 0.5 of requests to next/m, 4 at once" in told
+
+
+STRATEGIC = """
+routing: { strategy: price }
+providers: { fake: { type: fake, options: { text: hi } } }
+models:
+  m: { strategy: latency, endpoints: [{ provider: fake }], fallbacks: [n] }
+  n: { endpoints: [{ provider: fake }] }
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("m", "strategy latency (models.m.strategy): strict order strategy of n: price (routing.strategy)"),
+        ("n", "strategy price (routing.strategy): drawn from 1"),
+        ("m:floor", "strategy sort:price (:floor): strict order strategy of n: price (routing.strategy)"),
+    ],
+)
+def test_explain_tells_the_strategy_and_what_said_so(
+    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "routes.yaml"
+    config.write_text(STRATEGIC)
+    assert main(["explain", name, "--config", str(config)]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())

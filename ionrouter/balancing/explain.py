@@ -61,12 +61,22 @@ class ExplainedSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedStrategy:
+    """How one model's endpoints are ordered, and which field says so."""
+
+    model_id: str
+    strategy: str
+    source: str  # as in plan.Choice
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """A dry run of select."""
 
     requested_model: str
     models: tuple[str, ...]  # tiers, in order
-    strategy: str
+    strategy: str  # the first candidate's model's
+    strategies: tuple[ExplainedStrategy, ...]  # of all models, in order
     reason: str
     candidates: tuple[ExplainedCandidate, ...]
     excluded: tuple[ExplainedExclusion, ...]
@@ -94,6 +104,9 @@ def explained(request: InferenceRequest, plan: Plan, moment: Moment) -> Explanat
         requested_model=request.model,
         models=tuple(route.id for route in plan.routes),
         strategy=plan.strategy,
+        strategies=tuple(
+            ExplainedStrategy(model, choice.strategy, choice.source) for model, choice in plan.choices.items()
+        ),
         reason=plan.reason,
         candidates=tuple(_candidate(i, c, plan, request, moment) for i, c in enumerate(plan.candidates, 1)),
         excluded=tuple(

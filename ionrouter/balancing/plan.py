@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from ionrouter.balancing.assignment import Assignment
 from ionrouter.balancing.cost import Outlook, Score
@@ -24,12 +26,20 @@ class Candidate(Struct, frozen=True):
     steps_down_from: str | None = None  # the first pick's quantization, where this one has fewer bits
 
 
+class Choice(Struct, frozen=True):
+    """How a model's endpoints are ordered for one request."""
+
+    strategy: str  # one of the strategies, or `sort:price` and the like: a strict order by one quality
+    source: str  # the field that says so: provider.sort, :nitro, ionrouter.strategy, models.NAME.strategy ...
+
+
 class Plan(Struct, frozen=True):
     """The order in which to try. Empty `candidates`: nobody may serve this request now."""
 
     routes: tuple[ModelRoute, ...]
-    strategy: str
+    strategy: str  # the first candidate's model's
     candidates: tuple[Candidate, ...]
     exclusions: tuple[Exclusion, ...]
     reason: str = ""  # why the first one is first
     assignments: tuple[Assignment, ...] = ()  # arms of splits that the first one is in
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # by model

@@ -6,7 +6,7 @@ Nothing is claimed here: a half-open breaker's trial is claimed in dispatch.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,10 +19,10 @@ from ionrouter.balancing.draw import Ranked, drawn, place
 from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
 from ionrouter.balancing.health import Health, HealthBook
 from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
-from ionrouter.balancing.plan import Candidate, Plan
+from ionrouter.balancing.plan import Candidate, Choice, Plan
 from ionrouter.balancing.precision import stepping_down_last
 from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, asked_tier, screen
-from ionrouter.balancing.strategies import SORTS, STRATEGIES, Strategy, View, lags_behind
+from ionrouter.balancing.strategies import ORDERS, STRATEGIES, Strategy, View, lags_behind
 from ionrouter.errors import RequestError
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingSettings
 from ionrouter.schema.load import EngineLoad
@@ -65,7 +65,7 @@ def select(
 def _selected(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, scene: Scene, rng: random.Random
 ) -> Plan:
-    name, _ = _strategy(routes[0] if routes else None, request, scene.settings)
+    choices = _choices(routes, request, scene.settings)
     candidates: list[Candidate] = []
     exclusions: list[Exclusion] = []
     needs = contract_needs(request)
@@ -79,8 +79,8 @@ def _selected(
             else:
                 exclusions.append(exclusion)
     if not candidates:
-        return _failed_open(routes, name, exclusions, request, scene)
-    strategies = _strategies(routes, request, scene.settings)
+        return _failed_open(routes, choices, exclusions, request, scene)
+    strategies = {model: ORDERS[choice.strategy] for model, choice in choices.items()}
     arms = assigned(routes, request, rng)
     ranked = sorted(
         (_ranked(c, strategies[c.route.id], request, scene, needs, arms) for c in candidates),
@@ -92,20 +92,21 @@ def _selected(
         or _stayed(ranked, request, scene)
         or drawn(ranked, first, request, scene.settings, rng)
     )
-    if not _sets_order(request, name):
+    if not _sets_order(request, choices[routes[0].id]):
         ordered = stepping_down_last(ordered, {r.view.candidate.endpoint.id: r.rank[:-1] for r in ranked})
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
     assignments = arms.of_pick(ordered[0].route)
     is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
     reason = "; ".join([reason, *(f"{a}{', not now' if is_away else ''}" for a in assignments)])
-    return Plan(routes, name, tuple(ordered), tuple(exclusions), reason, assignments)
+    strategy = choices[ordered[0].route.id].strategy
+    return Plan(routes, strategy, tuple(ordered), tuple(exclusions), reason, assignments, choices)
 
 
-def _sets_order(request: InferenceRequest, strategy: str) -> bool:
+def _sets_order(request: InferenceRequest, choice: Choice) -> bool:
     """Ask whether the caller said in which order, or which precisions will do."""
     prefs = request.preferences
-    return bool(prefs.order or prefs.quantizations) or strategy.startswith("sort:")
+    return bool(prefs.order or prefs.quantizations) or choice.strategy.startswith("sort:")
 
 
 def _tiers(routes: tuple[ModelRoute, ...]) -> Iterator[tuple[int, ModelRoute]]:
@@ -118,37 +119,45 @@ def _tiers(routes: tuple[ModelRoute, ...]) -> Iterator[tuple[int, ModelRoute]]:
         yield tier, route
 
 
-def _strategy(
-    route: ModelRoute | None, request: InferenceRequest, settings: RoutingSettings
-) -> tuple[str, Strategy]:
-    """The caller's sort, else what a suffix or the service tier means, else the file's strategy."""
-    sort = request.preferences.sort or (_implied_sort(route, request) if route else None)
-    if sort is not None:
-        return f"sort:{sort}", SORTS[sort]
-    name = request.overrides.strategy or settings.strategy
-    if name not in STRATEGIES:
-        known = ", ".join(STRATEGIES)
-        raise RequestError(f"unknown strategy {name!r}, known are {known}", param="ionrouter.strategy")
-    return name, STRATEGIES[name]
+def _choice(route: ModelRoute, request: InferenceRequest, settings: RoutingSettings) -> Choice:
+    """The caller's sort, else what a suffix or the service tier means, else a strategy.
+
+    Of strategies the request's goes before the model's, and that before the file's.
+    """
+    if request.preferences.sort is not None:
+        return Choice(f"sort:{request.preferences.sort}", "provider.sort")
+    implied = _implied_sort(route, request)
+    if implied is not None:
+        return implied
+    if (name := request.overrides.strategy) is not None:
+        if name not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise RequestError(f"unknown strategy {name!r}, known are {known}", param="ionrouter.strategy")
+        return Choice(name, "ionrouter.strategy")
+    if route.strategy is not None:
+        return Choice(route.strategy, f"models.{route.id}.strategy")
+    return Choice(settings.strategy, "routing.strategy")
 
 
-def _strategies(
+def _choices(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, settings: RoutingSettings
-) -> dict[str, Strategy]:
+) -> dict[str, Choice]:
     """Each model's strategy; a group follows its first model, for keys of two strategies do not compare."""
-    leaders: dict[str, ModelRoute] = {}
+    leaders: dict[str, Choice] = {}
     for route in routes:
-        leaders.setdefault(route.group or route.id, route)
-    return {route.id: _strategy(leaders[route.group or route.id], request, settings)[1] for route in routes}
+        name = route.group or route.id
+        if name not in leaders:
+            leaders[name] = _choice(route, request, settings)
+    return {route.id: leaders[route.group or route.id] for route in routes}
 
 
-def _implied_sort(route: ModelRoute, request: InferenceRequest) -> SortKey | None:
-    sorts = [_VARIANT_SORTS[variant] for variant in route.variants if variant in _VARIANT_SORTS]
-    if sorts:
-        return sorts[-1]
+def _implied_sort(route: ModelRoute, request: InferenceRequest) -> Choice | None:
+    variant = next((v for v in reversed(route.variants) if v in _VARIANT_SORTS), None)
+    if variant is not None:
+        return Choice(f"sort:{_VARIANT_SORTS[variant]}", f":{variant}")
     asked = asked_tier(request)
     is_served = any(endpoint.service_tier == asked and not endpoint.disabled for endpoint in route.endpoints)
-    return _TIER_SORTS[asked] if asked and is_served else None
+    return Choice(f"sort:{_TIER_SORTS[asked]}", "service_tier") if asked and is_served else None
 
 
 def _weighed(
@@ -248,7 +257,7 @@ def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[s
 
 def _failed_open(
     routes: tuple[ModelRoute, ...],
-    strategy: str,
+    choices: Mapping[str, Choice],
     exclusions: list[Exclusion],
     request: InferenceRequest,
     scene: Scene,
@@ -256,7 +265,8 @@ def _failed_open(
     """When only open breakers are in the way, try the best; never one whose provider refuses our account."""
     broken = [e for e in exclusions if e.filter == "breaker_open" and not e.is_domain]
     if not broken:
-        return Plan(routes, strategy, (), tuple(exclusions), "no endpoint is left")
+        strategy = choices[routes[0].id].strategy if routes else ""
+        return Plan(routes, strategy, (), tuple(exclusions), "no endpoint is left", choices=choices)
     tiers = {route.id: tier for tier, route in _tiers(routes)}
     candidates = []
     for e in broken:
@@ -268,7 +278,8 @@ def _failed_open(
     best = min(candidates, key=lambda c: (c.tier, c.score.total))
     forced = replace(best, share=1.0, is_forced=True)
     kept = tuple(e for e in exclusions if e.endpoint is not best.endpoint)
-    return Plan(routes, strategy, (forced,), kept, "every breaker is open: the best one is tried")
+    strategy, reason = choices[best.route.id].strategy, "every breaker is open: the best one is tried"
+    return Plan(routes, strategy, (forced,), kept, reason, choices=choices)
 
 
 def room_of(plan: Plan, request: InferenceRequest) -> int | None:

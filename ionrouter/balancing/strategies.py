@@ -120,6 +120,10 @@ SORTS: dict[str, Strategy] = {
 }
 
 
+# Every order by the name that plans give it.
+ORDERS: dict[str, Strategy] = STRATEGIES | {f"sort:{name}": strategy for name, strategy in SORTS.items()}
+
+
 def lags_behind(view: View) -> bool:
     """Ask whether the last five minutes miss the caller's preferred speed; unmeasured is not missing."""
     prefs = view.request.preferences

@@ -58,13 +58,25 @@ def dry_run(settings: Settings, model: str) -> Mapping[str, Any]:
 def show(explanation: Mapping[str, Any], console: Console) -> None:
     """Print candidates in the order of trying, then what was left out and why."""
     console.print(f"[bold]{explanation['requested_model']}[/bold] -> {' -> '.join(explanation['models'])}")
-    console.print(f"strategy {explanation['strategy']}: {explanation['reason']}")
+    for line in _strategies(explanation):
+        console.print(line)
     for line in _traffic(explanation):
         console.print(line)
     if explanation["candidates"]:
         console.print(_candidates(explanation["candidates"]))
     if explanation["excluded"]:
         console.print(_excluded(explanation["excluded"]))
+
+
+def _strategies(explanation: Mapping[str, Any]) -> Iterator[str]:
+    """The first candidate's strategy, then those of models that have another, each with its source."""
+    first = next((c["model_id"] for c in explanation["candidates"]), explanation["models"][0])
+    rows = {row["model_id"]: row for row in explanation["strategies"]}
+    told = rows.pop(first)
+    yield f"strategy {told['strategy']} ({told['source']}): {explanation['reason']}"
+    for name, row in rows.items():
+        if (row["strategy"], row["source"]) != (told["strategy"], told["source"]):
+            yield f"strategy of {name}: {row['strategy']} ({row['source']})"
 
 
 def _traffic(explanation: Mapping[str, Any]) -> Iterator[str]:

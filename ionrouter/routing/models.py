@@ -77,6 +77,7 @@ def _route(name: str, spec: ModelSpec, endpoints: tuple[Endpoint, ...]) -> Model
         tokenizer=spec.tokenizer,
         instruct_type=spec.instruct_type,
         hugging_face_id=spec.hugging_face_id,
+        strategy=spec.strategy,
         value_of_time=spec.value_of_time,
         listed_fallbacks=tuple(spec.fallbacks),
         is_distillable=spec.distillable,

@@ -238,6 +238,9 @@ class ModelSpec(Spec):
     tokenizer: Text = Field(default="Other", description="The tokenizer's family, for people.")
     instruct_type: Text | None = Field(default=None, description="The chat template's family, for people.")
     hugging_face_id: Text | None = Field(default=None, description="Where its weights are published.")
+    strategy: Strategy | None = Field(
+        default=None, description="The rule that orders its endpoints; overrides `routing`."
+    )
     value_of_time: Usd | None = Field(
         default=None, description="USD per second for this model; overrides `routing`."
     )

@@ -202,6 +202,7 @@ class ModelRoute:
     tokenizer: str = "Other"
     instruct_type: str | None = None
     hugging_face_id: str | None = None
+    strategy: str | None = None  # overrides the global one
     value_of_time: float | None = None  # overrides the global one
     listed_fallbacks: tuple[str, ...] = ()  # as written; `fallbacks` adds the fallbacks' own
     fallback_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "c" -> ("m", "a", "c")

@@ -340,6 +340,57 @@ def test_weight_zero_is_never_first_but_still_a_fallback() -> None:
     assert first_picks(10, ends[0], asked=strategy("weighted")) == {"a": 10}
 
 
+def chosen(*routes: ModelRoute, asked: InferenceRequest | None = None, **settings: Any) -> dict[str, str]:
+    plan = plan_of(*routes, asked=asked, **settings)
+    return {name: f"{choice.strategy} by {choice.source}" for name, choice in plan.choices.items()}
+
+
+def test_a_requests_strategy_goes_before_its_models_and_that_before_the_files() -> None:
+    ends = [fast("near", 0.1, price=price(0, 50)), fast("cheap", 9.0)]
+    plain, own = route("m", *ends), route("m", *ends, strategy="latency")
+    file = {"strategy": "price"}
+    assert ids(plan_of(plain, **file))[0] == "cheap"
+    assert ids(plan_of(own, **file))[0] == "near"
+    assert ids(plan_of(own, asked=strategy("price")))[0] == "cheap"
+    assert chosen(plain, **file) == {"m": "price by routing.strategy"}
+    assert chosen(own, **file) == {"m": "latency by models.m.strategy"}
+    assert chosen(own, asked=strategy("price")) == {"m": "price by ionrouter.strategy"}
+
+
+def test_an_order_by_one_quality_goes_before_every_strategy() -> None:
+    ends = [fast("near", 0.1, price=price(0, 50)), fast("cheap", 9.0)]
+    own = route("m", *ends, strategy="latency")
+    sorting = request(
+        preferences=ProviderPreferences(sort="price"), overrides=Overrides(strategy="least-busy")
+    )
+    assert ids(plan_of(own, asked=sorting)) == ["cheap", "near"]
+    assert chosen(own, asked=sorting) == {"m": "sort:price by provider.sort"}
+    suffixed = route("m", *ends, strategy="latency", variants=("nitro", "floor"))
+    assert ids(plan_of(suffixed)) == ["cheap", "near"]
+    assert chosen(suffixed) == {"m": "sort:price by :floor"}
+
+
+def test_every_tier_has_its_models_strategy_and_a_group_its_first_models() -> None:
+    def ends(model: str) -> list[Endpoint]:
+        return [fast(f"{model}-near", 0.1, price=price(0, 50)), fast(f"{model}-cheap", 9.0)]
+
+    first, second = route("a", *ends("a"), strategy="latency"), route("b", *ends("b"))
+    plan = plan_of(first, second, strategy="price")
+    assert ids(plan) == ["a-near", "a-cheap", "b-cheap", "b-near"]
+    assert plan.strategy == "latency"
+    assert (
+        plan_of(
+            route("a", endpoint("a-near", disabled="no key"), strategy="latency"), second, strategy="price"
+        ).strategy
+        == "price"
+    )
+    group = [
+        route(name, *ends(name), group="g", strategy=own) for name, own in (("a", "latency"), ("b", None))
+    ]
+    assert ids(plan_of(*group, strategy="price")) == ["a-near", "b-near", "a-cheap", "b-cheap"]
+    assert set(chosen(*group).values()) == {"latency by models.a.strategy"}
+
+
 def test_an_unknown_strategy_names_the_field() -> None:
     with pytest.raises(RequestError, match="fastest") as caught:
         plan_of(endpoint("a"), asked=strategy("fastest"))

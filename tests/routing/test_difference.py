@@ -35,6 +35,7 @@ def test_a_changed_price_is_one_line_and_keeps_the_identity() -> None:
 def test_settings_and_models_are_compared_field_by_field() -> None:
     assert changed("0.001", "0.002") == ["~ routing.value_of_time: 0.001 -> 0.002"]
     assert changed("n: {end", "n: {name: N, end") == ["~ models.n.name: n -> N"]
+    assert changed("n: {end", "n: {strategy: price, end") == ["~ models.n.strategy: None -> price"]
     assert changed("keys: [A]", "keys: [A], zdr: false") == ["~ providers.p.zdr: True -> False"]
 
 

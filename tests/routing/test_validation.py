@@ -57,6 +57,11 @@ CASES = {
         "line 7: routing.strategy: must be 'expected-cost', 'price', 'throughput', 'latency', 'weighted', "
         "'round-robin' or 'least-busy'",
     ),
+    "a model's strategy that is not": (
+        "models:\n  m:\n    strategy: quick\n    endpoints: [{provider: vllm}]\n",
+        "line 8: models.m.strategy: must be 'expected-cost', 'price', 'throughput', 'latency', 'weighted', "
+        "'round-robin' or 'least-busy'",
+    ),
     "too small": ("routing: {spread: 0.5}\n", "line 6: routing.spread: must be at least 1"),
     "too large": ("routing: {explore: 2}\n", "line 6: routing.explore: must be at most 1"),
     "a time of zero": (
