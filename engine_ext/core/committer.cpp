@@ -63,7 +63,8 @@ void Committer::commit_row(const SequencePtr& sequence, const Row& row, Sampled*
     return;
   }
   // Blocks enter the prefix tree only here: finite logits vouch for every KV entry the row attended to, since
-  // attention carries a NaN in any of them to the output.
+  // attention carries a NaN in any of them to the output. Entries that a sliding window has left behind are
+  // not vouched for; whoever computed them anew would get the same values.
   scheduler_.seal(s);
   accept(sequence, *sampled);
 }

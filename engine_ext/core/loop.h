@@ -1,6 +1,6 @@
 // The engine without its thread: schedule -> run -> commit, one turn at a time.
-// Knows no locks and no clock: the time comes in. Everything here belongs to whoever calls it, one caller at a
-// time.
+// Knows no locks and no clock: the time comes in. Everything here belongs to whoever calls it, one caller at
+// a time.
 #pragma once
 
 #include <cstdint>

@@ -363,6 +363,7 @@ async def test_a_templates_refusal_reaches_the_client_in_its_own_words(tmp_path:
     assert "Only odd conversations are allowed" in error.message
 
 
+# Case E20.
 async def test_poisoned_logits_are_a_numerical_error(tmp_path: Path) -> None:
     endpoint = local_endpoint(write_tiny_model(tmp_path / "poisoned.gguf", poisoned=True))
     async with provider_of(endpoint, cache=tmp_path) as provider:

@@ -116,6 +116,7 @@ async def test_choices_are_written_side_by_side(weights: Path) -> None:
     assert reply.usage is not None and reply.usage.completion_tokens == 3 * 48
 
 
+# Case E01.
 async def test_a_stop_string_over_several_tokens_is_never_sent(weights: Path) -> None:
     endpoint = local_endpoint(weights)
     body = {
@@ -126,6 +127,7 @@ async def test_a_stop_string_over_several_tokens_is_never_sent(weights: Path) ->
     assert (reply.text, reply.choices[0].finishes) == ("DEF", ["stop"])
 
 
+# Case E04.
 async def test_half_characters_are_never_sent(weights: Path) -> None:
     endpoint = local_endpoint(weights)
     body = {"prompt": "🫠🥹🫠🥹🫠🥹🫠🥹", "temperature": 0, "max_tokens": 48}

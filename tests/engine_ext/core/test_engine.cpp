@@ -341,7 +341,8 @@ TEST(the_time_in_the_queue_ends_with_the_first_step_that_has_a_row_of_the_sequen
     loop.advance(now);
     if (now > 100.0) loop.abort(3);
     for (const ion::Event& event : loop.take_events()) {
-      if (queued.count(event.sequence)) CHECK_EQ(event.queue_s, queued[event.sequence]);  // told once, it stays
+      if (queued.count(event.sequence))
+        CHECK_EQ(event.queue_s, queued[event.sequence]);  // told once, it stays
       queued[event.sequence] = event.queue_s;
       if (event.sequence == 1 && event.finish != ion::kRunning) first_ended_at = now;
     }

@@ -92,6 +92,7 @@ TEST(sealed_blocks_are_copied_out_at_once_and_once) {
   CHECK_EQ(desk.num_found("another tenant"), size_t{0});
 }
 
+// Case E23.
 TEST(a_copy_owns_both_its_blocks_until_it_is_over) {
   Desk desk(16);
   desk.write_back(8);

@@ -180,7 +180,8 @@ TEST(held_log_probabilities_come_out_when_the_text_ends_otherwise) {
 }
 
 TEST(one_space_at_the_very_start_is_dropped_where_asked) {
-  const auto joined = [](const std::vector<std::string>& tokens, bool drops_space, bool* has_stopped = nullptr) {
+  const auto joined = [](const std::vector<std::string>& tokens, bool drops_space,
+                         bool* has_stopped = nullptr) {
     ion::TextStream stream({"the end"}, drops_space);
     std::string text;
     for (const std::string& bytes : tokens) {
