@@ -33,6 +33,7 @@ TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 
 
 QUEUE = "Before work on an attempt began: the local engine's queue, or the wait for a connection."
 IN_FLIGHT = "Requests being served."
+COST = "US dollars by endpoint, all attempts."
 MAX_ENDPOINTS = 1000
 OTHER = "(other)"
 SPANS = "Spans of traces: exported, failed (the collector did not take them), dropped (too many waited)."
@@ -80,11 +81,7 @@ class Metrics:
             "Tokens by endpoint and direction; cached and reasoning are parts of prompt and completion.",
             ["endpoint", "direction"],
         )
-        self._cost = self._counter(
-            "ionrouter_cost_usd",
-            "US dollars by endpoint, all attempts.",
-            ["endpoint"],
-        )
+        self._cost = self._counter("ionrouter_cost_usd", COST, ["endpoint"])
         self._unpriced = self._counter(
             "ionrouter_unpriced_requests",
             "Requests that used tokens at an endpoint whose price nobody said: their cost is reported as 0.",
