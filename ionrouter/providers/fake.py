@@ -18,6 +18,7 @@ from ionrouter.schema.request import WHOLE_KINDS
 from ionrouter.schema.usage import Usage
 
 FOREVER_S = 3600.0
+TICK_S = 0.002  # a loop's timer may ring a millisecond early
 # What a status means when the script names no failure class.
 _CLASSES = {
     400: FailureClass.REQUEST, 413: FailureClass.REQUEST, 422: FailureClass.REQUEST,
@@ -149,7 +150,7 @@ async def _played(script: Script, request: UpstreamRequest) -> AsyncIterator[Pro
             FailureClass.TRANSIENT, "connection refused", code="connect_error", provider=provider
         )
     if script.queue_s is not None:
-        await asyncio.sleep(script.queue_s)
+        await asyncio.sleep(script.queue_s + TICK_S)
         request.queue.seconds = script.queue_s
     play = _streamed if request.stream else _whole
     async for event in play(script, request):
