@@ -34,9 +34,9 @@ TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 
 QUEUE = "Before work on an attempt began: the local engine's queue, or the wait for a connection."
 IN_FLIGHT = "Requests being served."
 COST = "US dollars by endpoint, all attempts."
+SPANS = "Spans of traces: exported, failed (the collector did not take them), dropped (too many waited)."
 MAX_ENDPOINTS = 1000
 OTHER = "(other)"
-SPANS = "Spans of traces: exported, failed (the collector did not take them), dropped (too many waited)."
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 

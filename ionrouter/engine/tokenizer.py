@@ -73,13 +73,15 @@ class Tokenizer:
         ids: list[int] = []
         at = 0
         for match in self._special_pattern.finditer(text):
-            ids += self._plain(
-                _unmarked(text[at : match.start()], mark), follows=self._prefixes_start_only and at > 0
-            )
+            ids += self._stretch(text, at, match.start(), mark)
             ids.append(self._longest_first[(match.lastindex or 1) - 1].id)
             at = match.end()
-        follows = self._prefixes_start_only and at > 0
-        return self._with_bos(ids + self._plain(_unmarked(text[at:], mark), follows=follows), add_bos)
+        return self._with_bos(ids + self._stretch(text, at, len(text), mark), add_bos)
+
+    def _stretch(self, text: str, start: int, end: int, mark: str) -> list[int]:
+        """Ids of what lies between two special tokens."""
+        plain = text[start:end].replace(mark, "") if mark else text[start:end]
+        return self._plain(plain, follows=self._prefixes_start_only and start > 0)
 
     def _with_bos(self, ids: list[int], add_bos: bool) -> list[int]:
         if add_bos and self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
@@ -145,10 +147,6 @@ class Tokenizer:
     def _bytes(self, token_id: int) -> bytes:
         text = self._texts[token_id]
         return text.encode("utf-8", "surrogateescape") if token_id in self._raw_ids else self._spelled(text)
-
-
-def _unmarked(text: str, mark: str) -> str:
-    return text.replace(mark, "") if mark else text
 
 
 def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:

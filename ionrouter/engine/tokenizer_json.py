@@ -91,11 +91,16 @@ def _pieces(model: Mapping[str, Any]) -> dict[int, str]:
 
 def _without_specials(data: Mapping[str, Any]) -> FastTokenizer:
     """Load the tokenizer as it is, except that special tokens are unknown to it and nothing is added."""
-    ordinary = [token for token in data.get("added_tokens", ()) if not token.get("special")]
+    ordinary = _ordinary(data)
     special = {token["content"] for token in data.get("added_tokens", ()) if token.get("special")}
     hide = _hide_unigram if data["model"].get("type") == "Unigram" else _hide_bpe
     plain = {**data, "model": hide(data["model"], ordinary, special), "added_tokens": ordinary}
     return _load(plain)
+
+
+def _ordinary(data: Mapping[str, Any]) -> list[Any]:
+    """Added tokens that text may hold."""
+    return [token for token in data.get("added_tokens", ()) if not token.get("special")]
 
 
 def _load(data: Mapping[str, Any]) -> FastTokenizer:
@@ -136,10 +141,12 @@ def _bare(data: Mapping[str, Any], fast: FastTokenizer) -> FastTokenizer:
     plain = {**data, "model": empty, "added_tokens": [], "normalizer": _unprefixed(data.get("normalizer"))}
     bare = _load(plain | {"pre_tokenizer": _unprefixed(data.get("pre_tokenizer"))})
     bare.model = fast.model
-    ordinary = [token for token in data.get("added_tokens", ()) if not token.get("special")]
     flags = ("single_word", "lstrip", "rstrip", "normalized")
     bare.add_tokens(
-        [AddedToken(token["content"], **{k: token[k] for k in flags if k in token}) for token in ordinary]
+        [
+            AddedToken(token["content"], **{k: token[k] for k in flags if k in token})
+            for token in _ordinary(data)
+        ]
     )
     return bare
 

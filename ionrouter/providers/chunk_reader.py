@@ -7,11 +7,12 @@ how long an answer's trailer may take.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from typing import Any, Protocol
 
-from ionrouter.errors import UpstreamError
 from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.batches import in_batches
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.http_faults import Cut
 from ionrouter.providers.normalise import StreamNormaliser
@@ -36,23 +37,16 @@ class ChunkReader:
         self._stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
         self._decoder, self._runs = SseDecoder(), TextRuns()
 
-    async def batches(self, source: Source) -> AsyncIterator[list[ProviderEvent | TextRun]]:
+    def batches(self, source: Source) -> AsyncGenerator[list[ProviderEvent | TextRun], None]:
         """Yield what each read completes; raises UpstreamError after what came before the fault."""
-        is_over = False
-        while not is_over:
-            data = await self._next(source)
-            batch: list[ProviderEvent | TextRun] = []
-            try:
-                self._read(data, batch)
-                is_over = self._decoder.is_done or not data
-                if is_over:
-                    batch += self._stream.end(is_done=self._decoder.is_done)
-            except (UpstreamError, RecursionError):
-                if batch:
-                    yield batch
-                raise
-            if batch:
-                yield batch
+        return in_batches(partial(self._next, source), self._take_in)
+
+    def _take_in(self, data: bytes, batch: list[ProviderEvent | TextRun]) -> bool:
+        self._read(data, batch)
+        is_over = self._decoder.is_done or not data
+        if is_over:
+            batch += self._stream.end(is_done=self._decoder.is_done)
+        return is_over
 
     async def _next(self, source: Source) -> bytes:
         """Read what is there, b"" at the end. After the last finish the end may be waited for briefly."""

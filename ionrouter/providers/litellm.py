@@ -7,13 +7,15 @@ back over the socket is the upstream's JSON and goes through the same normaliser
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ionrouter.errors import ConfigError, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.batches import in_batches
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.litellm_body import build_call
 from ionrouter.providers.litellm_carrier import Carrier
@@ -123,26 +125,15 @@ class LiteLLMProvider:
             raise errors.fault("connect_error", message, status=504) from error
         return await link.call(content)
 
-    async def _chunks(
+    def _chunks(
         self, call: Call, request: UpstreamRequest, errors: ErrorReader
-    ) -> AsyncIterator[ProviderBatch]:
+    ) -> AsyncGenerator[list[Chunk], None]:
         """Yield what came at once; raises UpstreamError after what came before the fault."""
         stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
-        is_over = False
-        while not is_over:
-            frames = await call.ready()
-            batch: list[Chunk] = []
-            try:
-                is_over = self._read(frames, stream, errors, batch)
-            except (UpstreamError, RecursionError):
-                if batch:
-                    yield batch
-                raise
-            if batch:
-                yield batch
+        return in_batches(call.ready, partial(self._take_in, stream, errors))
 
-    def _read(
-        self, frames: list[dict[str, Any]], stream: StreamNormaliser, errors: ErrorReader, batch: list[Chunk]
+    def _take_in(
+        self, stream: StreamNormaliser, errors: ErrorReader, frames: list[dict[str, Any]], batch: list[Chunk]
     ) -> bool:
         """Add the frames' chunks to the batch; true at the end."""
         for frame in frames:

@@ -23,7 +23,7 @@ async def prove(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[
     if not is_bare and (why := _unfit(litellm, call)):
         return {"recipe": None, "why": why}
     other = varied(call)
-    sent, other_sent = await _captured(litellm, call), await _captured(litellm, other)
+    sent, other_sent = [await _captured(litellm, each, outgoing) for each in (call, other)]
     if sent is None or other_sent is None:
         return {"recipe": None, "why": "litellm sent nothing through httpx, or more than one request"}
     if is_bare:
@@ -69,9 +69,7 @@ def _names(cls: type) -> set[str]:
     return {base.__name__ for base in cls.__mro__}
 
 
-async def _captured(
-    litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None
-) -> dict[str, Any] | None:
+async def _captured(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[str, Any] | None:
     seen: list[dict[str, Any]] = []
     token = CAPTURED.set(seen)
     try:

@@ -23,7 +23,7 @@ _RERANK_OPTIONS = ("model", "api_key", "api_base", "num_retries", "max_retries",
 _SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data", "rerank": "results"}
 
 
-async def raw_answer(litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None) -> dict[str, Any]:
+async def raw_answer(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[str, Any]:
     """Call without streaming; the upstream's own JSON where it has OpenAI's shape, else litellm's."""
     seen: dict[str, Any] = {}
     answer = await _call(litellm, call, seen, outgoing)
@@ -36,7 +36,7 @@ async def raw_answer(litellm: Any, call: dict[str, Any], outgoing: Outgoing | No
 
 
 async def stream_payloads(
-    litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None
+    litellm: Any, call: dict[str, Any], outgoing: Outgoing
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Call with streaming; yield frames {"op": "chunk", "payload"} and a last {"op": "end", "done"}."""
     wrapper = await _call(litellm, call, {}, outgoing)
@@ -59,14 +59,12 @@ async def stream_payloads(
         await _close(wrapper)
 
 
-async def open_call(litellm: Any, call: dict[str, Any], outgoing: Outgoing | None = None) -> Any:
+async def open_call(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> Any:
     """Make the call as both ways to an answer do; returns what litellm returns."""
     return await _call(litellm, call, {}, outgoing)
 
 
-async def _call(
-    litellm: Any, call: dict[str, Any], seen: dict[str, Any], outgoing: Outgoing | None = None
-) -> Any:
+async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any], outgoing: Outgoing) -> Any:
     import httpx
 
     def note(details: dict[str, Any]) -> None:
@@ -107,7 +105,7 @@ async def _call(
         if call["stream"]:
             options["stream_options"] = {"include_usage": True}
     arguments = {**call["arguments"], **options}
-    if call.get("bare") and outgoing is not None:
+    if call.get("bare"):
         limits = {"connect_s": call["connect_s"], "allow_http": call["allow_http"]}
         return await call_bare(litellm, arguments, seen, client_class(litellm)(outgoing, **limits))
     return await functions[call["kind"]](**arguments)

@@ -68,7 +68,6 @@ class OpenAIProvider:
         """The same, with all that one read brought together in one batch."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
         response = await self._post(request, errors)
-        request.queue.seconds = response.queue_s
         async with aclosing(self._relayed(request, errors, response)) as batches:
             async for batch in batches:
                 yield batch
@@ -88,7 +87,6 @@ class OpenAIProvider:
                 allow_http=endpoint.provider.allow_http,
                 connect_s=endpoint.timeouts.connect_s,
             )
-        request.queue.seconds = response.queue_s
         async with aclosing(self._relayed(request, errors, response)) as batches:
             async for batch in batches:
                 yield batch
@@ -96,6 +94,7 @@ class OpenAIProvider:
     async def _relayed(
         self, request: UpstreamRequest, errors: ErrorReader, response: Answer
     ) -> AsyncGenerator[ProviderBatch, None]:
+        request.queue.seconds = response.queue_s
         is_whole = False
         try:
             await self._check_status(response, errors)

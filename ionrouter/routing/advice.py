@@ -13,11 +13,12 @@ from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import compile_provider, draft_of, price_of, weights_path
 from ionrouter.routing.graph import compile_table
 from ionrouter.routing.models import upstream_name
-from ionrouter.routing.resolve import VARIANTS, resolve
+from ionrouter.routing.resolve import resolve
 from ionrouter.routing.rules import offers
 from ionrouter.routing.spec import EndpointSpec
 from ionrouter.routing.table import ModelRoute, RoutingTable
 from ionrouter.routing.yaml_source import Loc
+from ionrouter.schema.variants import VARIANTS
 
 MAX_NAMES = 4  # names shown in one message
 

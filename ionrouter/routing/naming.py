@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ionrouter.errors import AvailabilityError
-from ionrouter.routing.resolve import VARIANTS, is_configured, resolve, serves, split_variant
+from ionrouter.routing.resolve import is_configured, resolve, serves, split_variant
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
 from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.variants import VARIANTS
 
 FREE_ROUTER = "openrouter/free"
 ONLINE = "online"

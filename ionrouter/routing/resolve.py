@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ionrouter.routing.globs import best_match
 from ionrouter.routing.identity import identity_of
 from ionrouter.routing.table import Endpoint, KnownModel, ModelRoute, Pattern, RoutingTable
 from ionrouter.schema.request import WHOLE_KINDS, Kind
+from ionrouter.schema.variants import VARIANTS
 
-# Suffixes that mean something on any model. True: a rule for choosing endpoints, which no model may be named
-# after; False: at OpenRouter also the name of separate models, so a file may list such a name.
-VARIANTS: Mapping[str, bool] = {
-    "nitro": True,
-    "floor": True,
-    "exacto": True,
-    "online": True,
-    "free": False,
-    "thinking": False,
-    "extended": False,
-}
 EMBEDDINGS = "embeddings"  # the output modality of models that make vectors
 RERANK = "rerank"  # and of those that order documents
 

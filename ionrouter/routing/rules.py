@@ -11,13 +11,13 @@ from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import timeouts_of
 from ionrouter.routing.globs import best_match
 from ionrouter.routing.models import upstream_name
-from ionrouter.routing.resolve import VARIANTS
 from ionrouter.routing.spec import EndpointSpec, Offer, ProviderSpec
 from ionrouter.routing.table import ProviderType
 from ionrouter.routing.values import Reach, reach
 from ionrouter.routing.yaml_source import Loc
 from ionrouter.schema.chat import ChatRequest
 from ionrouter.schema.validation import validated
+from ionrouter.schema.variants import VARIANTS
 
 Rule = Callable[[Catalog], Iterator[Problem]]
 

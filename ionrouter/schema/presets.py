@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ionrouter.errors import RequestError
+from ionrouter.schema.tool_calls import function_name
 
 MARK = "@preset/"
 
@@ -57,6 +58,5 @@ def _merged(preset: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any
 
 def _identity(tool: Any) -> Any:
     """What makes two tools the same: the function's name; of tools that are no functions all of it."""
-    function = tool.get("function") if isinstance(tool, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    return ("function", name) if isinstance(name, str) else tool
+    name = function_name(tool)
+    return tool if name is None else ("function", name)

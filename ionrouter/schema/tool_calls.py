@@ -28,7 +28,7 @@ def count_calls(calls: Iterable[CalledTool], tools: Any) -> tuple[int, int]:
 
     Where the request has no list of functions every name is right. No arguments at all are an empty object.
     """
-    names = {name for tool in tools if (name := _name(tool))} if isinstance(tools, list) else set()
+    names = {name for tool in tools if (name := function_name(tool))} if isinstance(tools, list) else set()
     num_calls = num_bad = 0
     for call in calls:
         num_calls += 1
@@ -36,7 +36,8 @@ def count_calls(calls: Iterable[CalledTool], tools: Any) -> tuple[int, int]:
     return num_calls, num_bad
 
 
-def _name(tool: Any) -> str | None:
+def function_name(tool: Any) -> str | None:
+    """The name of a tool of a request, if it is a function."""
     function = tool.get("function") if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None

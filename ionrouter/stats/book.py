@@ -206,10 +206,11 @@ def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:
 def _samples(attempt: AttemptRecord) -> dict[str, float]:
     """Measure an attempt. Of a client that left: queue and first token. Of a failure: nothing."""
     samples: dict[str, float] = {}
-    if attempt.ttft_s is not None and attempt.failure in (None, FailureClass.CLIENT_LEFT):
-        samples["ttft_s"] = attempt.ttft_s
-    if attempt.queue_s is not None and attempt.failure in (None, FailureClass.CLIENT_LEFT):
-        samples["queue_s"] = attempt.queue_s
+    if attempt.failure in (None, FailureClass.CLIENT_LEFT):
+        if attempt.ttft_s is not None:
+            samples["ttft_s"] = attempt.ttft_s
+        if attempt.queue_s is not None:
+            samples["queue_s"] = attempt.queue_s
     if attempt.failure is not None or attempt.duration_s <= 0:
         return samples
     samples["duration_s"] = attempt.duration_s

@@ -53,6 +53,10 @@ class Bucket:
         self.outcomes.update(other.outcomes)
         for metric, sketch in other.sketches.items():
             self.sketches.setdefault(metric, Sketch()).merge(sketch)
+        self.add_amounts(other)
+
+    def add_amounts(self, other: Bucket | PackedBucket) -> None:
+        """Add another's tokens and cost."""
         self.prompt_tokens += other.prompt_tokens
         self.completion_tokens += other.completion_tokens
         self.cost += other.cost
@@ -93,11 +97,7 @@ class PackedBucket:
             bucket.outcomes[outcome] += count
         for metric, data in self.sketches:
             bucket.sketches.setdefault(metric, Sketch()).merge_packed(data)
-        bucket.prompt_tokens += self.prompt_tokens
-        bucket.completion_tokens += self.completion_tokens
-        bucket.cost += self.cost
-        bucket.cached_tokens += self.cached_tokens
-        bucket.reasoning_tokens += self.reasoning_tokens
+        bucket.add_amounts(self)
 
     def unpack(self) -> Bucket:
         """Open again."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ionrouter.schema.accounts import WORKSPACE
+from ionrouter.schema.variants import VARIANTS
 
 NUM_ATTEMPTS = "$num_attempts"  # see `in_dialect`
 ATTEMPTS = "$attempts"  # a table of the attempts of each generation
@@ -130,7 +131,6 @@ _BUCKETS = (
     "CASE WHEN prompt_tokens < 1000 THEN '0-1k' WHEN prompt_tokens < 8000 THEN '1k-8k' "
     "WHEN prompt_tokens < 32000 THEN '8k-32k' WHEN prompt_tokens < 128000 THEN '32k-128k' ELSE '128k+' END"
 )
-VARIANTS = ("nitro", "floor", "exacto", "online", "free", "thinking", "extended")  # routing.resolve's
 _VARIANT = " ".join(f"WHEN lower(requested_model) LIKE '%:{name}' THEN '{name}'" for name in VARIANTS)
 _USER = "SELECT creator_user_id FROM api_key WHERE hash = key_hash"
 DIMENSIONS: Mapping[str, Dimension] = {

@@ -32,16 +32,20 @@ MAX_LOG_PAGES = 8000  # 32 MB: then the checkpointer has fallen behind, and the 
 Fault = Callable[[str, int], None]  # what went wrong (see metrics.py), how many
 
 
+# Ready, or to be made when their turn comes: a write may be withdrawn before it.
+Statements = Sequence[Statement] | Callable[[], Sequence[Statement]]
+
+
 @dataclass(slots=True)
 class Write:
     """Statements that belong together. `done` is released when they are safe, or when waiting is no use."""
 
-    statements: Sequence[Statement] | Callable[[], Sequence[Statement]]
+    statements: Statements
     turn: str = ""  # names the row that other servers' writes may want too
     done: asyncio.Future[None] | None = None
 
     def made(self) -> Sequence[Statement]:
-        """The statements; those that may be withdrawn before their turn need not be made before it."""
+        """The statements as they go to the database."""
         statements = self.statements
         return statements() if callable(statements) else statements
 
@@ -81,9 +85,7 @@ class Writer:
         self._wake.set()
         return write.done
 
-    def put_lazily(
-        self, statements: Sequence[Statement] | Callable[[], Sequence[Statement]], turn: str = ""
-    ) -> Write | None:
+    def put_lazily(self, statements: Statements, turn: str = "") -> Write | None:
         """Queue a write that nobody waits for; it shares another's commit, or has its own in a moment.
 
         What makes statements is called in the writer's thread, if the write is not withdrawn before.
@@ -97,9 +99,7 @@ class Writer:
         """Let what was put lazily be written now; nobody waits for it."""
         self._wake.set()
 
-    def _queue(
-        self, statements: Sequence[Statement] | Callable[[], Sequence[Statement]], turn: str
-    ) -> Write | None:
+    def _queue(self, statements: Statements, turn: str) -> Write | None:
         if self.num_waiting >= self.max_waiting or self._is_closing or self._loop is None:
             self.fault("refused", 1)
             return None

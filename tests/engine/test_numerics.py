@@ -18,6 +18,7 @@ from gguf import GGMLQuantizationType as TensorType
 
 from ionrouter.engine import _ion
 from ionrouter.engine.reference import Reference
+from tests.support import tiny_transformers
 from tests.support.ion_engine import generate, make_engine
 from tests.support.tiny_llama import TinyLlama, write_gguf, write_safetensors
 
@@ -167,25 +168,9 @@ ROPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("rope", ROPES)
 def test_exact_logits_equal_transformers(tmp_path: Path, rope: str, is_tied: bool) -> None:
     """A third opinion: neither Ion nor its reference had a hand in this one."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=211,
-        hidden_size=64,
-        intermediate_size=112,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        rope_parameters=ROPES[rope],
-        tie_word_embeddings=is_tied,
-        initializer_range=0.15,
-    )
-    theirs = LlamaForCausalLM(config).eval()
-    theirs.save_pretrained(tmp_path)
-    text = (tmp_path / "config.json").read_text()
-    paths = [str(tmp_path / "model.safetensors")]
+    theirs = tiny_transformers.made("Llama", rope_parameters=ROPES[rope], tie_word_embeddings=is_tied)
+    paths, text = tiny_transformers.saved(theirs, tmp_path)
     prompt = prompt_of(200, 211)
     with torch.inference_mode():
         wanted = theirs(torch.tensor([prompt])).logits[0]
@@ -202,29 +187,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_beside_llama_equal_transformers(tmp_path: Path, family: str) -> None:
-    import transformers
-
     torch.manual_seed(4)
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=211,
-        hidden_size=64,
-        intermediate_size=112,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=family == "Qwen2",
-        initializer_range=0.15,
-        **FAMILIES[family],
+    is_tied = family == "Qwen2"
+    theirs = tiny_transformers.made(
+        family, num_hidden_layers=2, tie_word_embeddings=is_tied, **FAMILIES[family]
     )
-    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
             if name.endswith("bias") or "norm" in name:  # initialised to zeros and ones, which hide mistakes
                 parameter.add_(torch.randn_like(parameter) * 0.3)
-    theirs.save_pretrained(tmp_path)
-    text = (tmp_path / "config.json").read_text()
-    paths = [str(tmp_path / "model.safetensors")]
+    paths, text = tiny_transformers.saved(theirs, tmp_path)
     prompt = prompt_of(100, 211)
     with torch.inference_mode():
         wanted = theirs(torch.tensor([prompt])).logits[0]

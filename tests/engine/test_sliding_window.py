@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as TensorType
 from ionrouter.engine import _ion
 from ionrouter.engine.reference import Reference
 from tests.engine.test_numerics import assert_greedy_equals, logits_of, prompt_of, relative_error
+from tests.support import tiny_transformers
 from tests.support.ion_engine import generate, make_engine
 from tests.support.tiny_llama import TinyLlama, write_gguf
 
@@ -45,25 +46,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def model_of(folder: Path, family: str) -> tuple[Any, list[str], str]:
     """Save a random model of transformers; return it, its weights and the text of its config.json."""
-    import transformers
-
     torch.manual_seed(6)
     kind, changes = FAMILIES[family]
-    config = getattr(transformers, f"{kind}Config")(
-        vocab_size=211,
-        hidden_size=64,
-        intermediate_size=112,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-        attn_implementation="eager",
-        **changes,
-    )
-    theirs = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    theirs.save_pretrained(folder)
-    return theirs, [str(folder / "model.safetensors")], (folder / "config.json").read_text()
+    theirs = tiny_transformers.made(kind, attn_implementation="eager", **changes)
+    return theirs, *tiny_transformers.saved(theirs, folder)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

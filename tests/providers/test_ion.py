@@ -42,19 +42,19 @@ async def blocks_are_free(provider: IonProvider, endpoint: Any) -> None:
 
 
 async def is_running(provider: IonProvider, endpoint: Any) -> None:
-    for _ in range(int(GUARD_S / 0.01)):
-        if provider.load_of(endpoint).running:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("nothing runs")
+    await _has(provider, endpoint, "running")
 
 
 async def is_waiting(provider: IonProvider, endpoint: Any) -> None:
+    await _has(provider, endpoint, "waiting")
+
+
+async def _has(provider: IonProvider, endpoint: Any, what: str) -> None:
     for _ in range(int(GUARD_S / 0.01)):
-        if provider.load_of(endpoint).waiting:
+        if getattr(provider.load_of(endpoint), what):
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("nothing waits")
+    raise AssertionError(f"nothing is {what}")
 
 
 async def test_a_chat_answer_is_role_content_finish_usage(model: Path) -> None:

@@ -50,6 +50,7 @@ NO_HUB = """
 import asyncio, json
 from ionrouter.providers.litellm_stream import stream_payloads
 from ionrouter.providers.litellm_worker import import_litellm
+from ionrouter.providers.outgoing import Outgoing
 from tests.support.hosted import KEY
 from tests.support.upstream import Upstream, together_stream
 async def main():
@@ -58,7 +59,7 @@ async def main():
         call = dict(kind="chat", stream=True, model="together_ai/meta-llama/Llama-3.3-70B-Instruct-Turbo",
                     arguments={"messages": [{"role": "user", "content": "hi"}]}, extra_body={}, api_key=KEY,
                     api_base=up.base_url, headers={}, connect_s=5.0, total_s=60.0)
-        print(json.dumps([frame["op"] async for frame in stream_payloads(litellm, call)]))
+        print(json.dumps([frame["op"] async for frame in stream_payloads(litellm, call, Outgoing())]))
 asyncio.run(main())
 """
 

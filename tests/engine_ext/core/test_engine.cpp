@@ -18,6 +18,28 @@ ion::SubmitParams endless(size_t length, uint64_t seed, int32_t max_tokens) {
   return params;
 }
 
+// A loop without a thread, with sequences 1 .. `count` of five prompt tokens each in its queue.
+struct BareLoop {
+  BareLoop(const Setup& setup, uint64_t count, int32_t max_new, double submitted_at = 0.0)
+      : runner(setup.caps, setup.model, 1), loop(runner, rig::token_bytes(), options_of(setup)) {
+    for (uint64_t id = 1; id <= count; ++id) {
+      auto sequence = std::make_shared<ion::Sequence>(id, rig::prompt(5, id), std::vector<std::string>{});
+      sequence->max_new = max_new;
+      sequence->submitted_at = submitted_at;
+      loop.start(sequence, 0);
+    }
+  }
+
+  static ion::EngineOptions options_of(const Setup& setup) {
+    ion::EngineOptions options = setup.options;
+    options.context_length = setup.caps.context_length;
+    return options;
+  }
+
+  fake::Runner runner;
+  ion::Loop loop;
+};
+
 bool is_readable(int fd) {
   pollfd entry{fd, POLLIN, 0};
   return poll(&entry, 1, 0) == 1;
@@ -302,16 +324,8 @@ TEST(whatever_a_runner_throws_the_engine_survives) {
 }
 
 TEST(a_fault_of_the_loop_itself_tells_every_sequence) {
-  const Setup setup;
-  fake::Runner runner(setup.caps, setup.model, 1);
-  ion::EngineOptions options = setup.options;
-  options.context_length = setup.caps.context_length;
-  ion::Loop loop(runner, rig::token_bytes(), options);
-  for (uint64_t id = 1; id <= 3; ++id) {
-    auto sequence = std::make_shared<ion::Sequence>(id, rig::prompt(5, id), std::vector<std::string>{});
-    sequence->max_new = 5;
-    loop.start(sequence, 0);
-  }
+  BareLoop bare(Setup{}, 3, 5);
+  ion::Loop& loop = bare.loop;
   loop.advance(0.0);
   loop.fail_all("broken books");
   const auto events = loop.take_events();
@@ -323,18 +337,10 @@ TEST(a_fault_of_the_loop_itself_tells_every_sequence) {
 }
 
 TEST(the_time_in_the_queue_ends_with_the_first_step_that_has_a_row_of_the_sequence) {
-  const Setup setup;
-  fake::Runner runner(setup.caps, setup.model, 1);
-  ion::EngineOptions options = setup.options;
-  options.context_length = setup.caps.context_length;
-  options.max_running = 1;
-  ion::Loop loop(runner, rig::token_bytes(), options);
-  for (uint64_t id = 1; id <= 3; ++id) {
-    auto sequence = std::make_shared<ion::Sequence>(id, rig::prompt(5, id), std::vector<std::string>{});
-    sequence->max_new = 5;
-    sequence->submitted_at = 10.0;
-    loop.start(sequence, 0);
-  }
+  Setup setup;
+  setup.options.max_running = 1;
+  BareLoop bare(setup, 3, 5, 10.0);
+  ion::Loop& loop = bare.loop;
   std::map<uint64_t, double> queued;
   double first_ended_at = 0.0;
   for (double now = 10.5; !loop.is_idle(); now += 1.0) {
@@ -354,17 +360,10 @@ TEST(the_time_in_the_queue_ends_with_the_first_step_that_has_a_row_of_the_sequen
 }
 
 TEST(a_sequence_that_ends_in_the_queue_has_no_time_in_it) {
-  const Setup setup;
-  fake::Runner runner(setup.caps, setup.model, 1);
-  ion::EngineOptions options = setup.options;
-  options.context_length = setup.caps.context_length;
-  options.max_running = 1;
-  ion::Loop loop(runner, rig::token_bytes(), options);
-  for (uint64_t id = 1; id <= 2; ++id) {
-    auto sequence = std::make_shared<ion::Sequence>(id, rig::prompt(5, id), std::vector<std::string>{});
-    sequence->max_new = 50;
-    loop.start(sequence, 0);
-  }
+  Setup setup;
+  setup.options.max_running = 1;
+  BareLoop bare(setup, 2, 50);
+  ion::Loop& loop = bare.loop;
   loop.advance(1.0);
   loop.abort(2);
   const auto events = loop.take_events();
