@@ -32,6 +32,8 @@ from tests.support.upstream import (
 F = FailureClass
 HI, STOP = chunk({"content": "hi"}), chunk({}, "stop")
 
+GUARD_S = 20.0  # beyond any machine's slowness
+
 
 async def test_the_upstream_sees_built_headers_only(provider: OpenAIProvider) -> None:
     """G125."""
@@ -147,7 +149,16 @@ async def test_a_connection_whose_answer_ended_is_used_again(provider: OpenAIPro
     with Upstream(chat_stream(["A"])) as up:
         for _ in range(3):
             await collect(provider, ask(up))
+            await is_kept(provider)  # the body's end may come a read after [DONE]
         assert [r.connection for r in up.requests] == [1, 1, 1]
+
+
+async def is_kept(provider: OpenAIProvider) -> None:
+    for _ in range(int(GUARD_S / 0.01)):
+        if any(provider._outgoing._pool._free.values()):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("no connection was kept")
 
 
 async def test_leaving_in_the_middle_closes_the_upstream(provider: OpenAIProvider) -> None:
