@@ -17,7 +17,7 @@ from ionrouter.balancing.pace import Pace
 from ionrouter.balancing.peak_ewma import PeakEwma
 from ionrouter.balancing.retry_budget import RetryBudget
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.routing.table import Endpoint
+from ionrouter.routing.table import BreakerRules, Endpoint
 from ionrouter.schema.retry_after import MAX_RETRY_AFTER_S
 from ionrouter.schema.usage import Usage
 from ionrouter.stats.window import Bucket, Window
@@ -52,6 +52,26 @@ class Speed:
     pace_s: PeakEwma = field(default_factory=PeakEwma)  # whole answers: duration / (FIXED_TOKENS + tokens)
     recent: Window = field(default_factory=lambda: Window(width_s=60, max_buckets=6))
     sampled_at: float = -math.inf
+    finished_start_at: float = -math.inf  # start of the latest attempt whose answer is whole
+
+    def note(self, average: PeakEwma, sample: float, now: float, flight: Flight) -> None:
+        """Take in a whole answer's time, unless it is old bad news: a later one is whole already."""
+        is_news = flight.started_at >= self.finished_start_at
+        if is_news or average.value is None or sample < average.value:
+            average.observe(sample, now)
+
+
+@dataclass(slots=True)
+class Silence:
+    """Attempts that hung together, by when they began: those between two that were answered."""
+
+    since: float
+    until: float
+    found_at: float = -math.inf  # when one of them was counted as a failure
+
+    def covers(self, started_at: float) -> bool:
+        """Ask whether an attempt is one of them."""
+        return self.since < started_at <= self.until
 
 
 @dataclass(slots=True)
@@ -74,6 +94,7 @@ class Health:
     last_started_at: float = -math.inf
     turn: int = 0  # when it was last the first pick: the book counts them
     answered_start_at: float = -math.inf  # start of the latest attempt that was answered
+    silence: Silence | None = None  # the latest
     has_told_price: bool = False  # the log has been told that nobody knows the price
     _num_refusals: int = 0  # 429s in a row
 
@@ -104,19 +125,26 @@ class Health:
     def is_stalled(self, now: float, stream: bool) -> bool:
         """Ask whether it has gone silent: as many attempts as open a breaker wait far longer than usual.
 
-        Only those that no later one has overtaken count. Their deadlines will say so too, but late.
+        Only those that no later one has overtaken count. Their deadlines will say so too, but late. As with
+        an open breaker somebody may try again after the cooldown.
         """
+        rules = self.breaker.rules
+        cooldown_s = rules.cooldown_s if rules.cooldown_s > 0 else BreakerRules().cooldown_s
+        if now - self.last_started_at >= cooldown_s:
+            return False
+        return self._num_late(now, stream) >= rules.max_failures
+
+    def _num_late(self, now: float, stream: bool) -> int:
+        """Count attempts that no later one has overtaken and that wait far longer than usual."""
         speed = self.speeds[stream]
         usual_s = speed.ttft_s.value if stream else None
         if usual_s is None:
-            return False
+            return 0
         latest = now - max(STALL_FACTOR * usual_s, STALL_S)
-        late = [
-            f
+        return sum(
+            self.answered_start_at <= f.started_at <= latest and f.stream == stream and not f.has_answered
             for f in self.flights
-            if self.answered_start_at <= f.started_at <= latest and f.stream == stream and not f.has_answered
-        ]
-        return len(late) >= self.breaker.rules.max_failures
+        )
 
     def has_outage(self, now: float) -> bool:
         """Ask whether it failed significantly within the last 30 seconds."""
@@ -156,7 +184,10 @@ class Health:
         `is_bound`: the request was so small that this is no more than a lower bound of others' times.
         """
         flight.has_answered = True
-        self.answered_start_at = max(self.answered_start_at, flight.started_at)
+        if flight.started_at > self.answered_start_at:
+            if flight.started_at - self.answered_start_at > STALL_S:
+                self._note_silence(flight.started_at, self._num_late(now, flight.stream))
+            self.answered_start_at = flight.started_at
         self.before.add(0.0, now)
         self.pace.accept(now)
         self.outages.add(0.0, now)
@@ -176,9 +207,10 @@ class Health:
         duration_s, num_out = now - flight.started_at, usage.completion_tokens
         speed = self.speeds[flight.stream]
         speed.sampled_at = now
-        speed.pace_s.observe(duration_s / (FIXED_TOKENS + num_out), now)
+        speed.note(speed.pace_s, duration_s / (FIXED_TOKENS + num_out), now, flight)
         if decode_s and num_out >= MIN_TOKENS_FOR_RATE:
-            speed.token_s.observe(decode_s / (num_out - 1), now)
+            speed.note(speed.token_s, decode_s / (num_out - 1), now, flight)
+        speed.finished_start_at = max(speed.finished_start_at, flight.started_at)
         if duration_s > 0 and num_out:
             self._sample(speed, now, "throughput", num_out / duration_s)
         if not flight.stream:
@@ -217,17 +249,35 @@ class Health:
         return False
 
     def _fail_transient(self, now: float, duration_s: float, cost: float, after_commit: bool) -> None:
-        if after_commit:
-            self.after.add(1.0, now)
-        elif self.breaker.state(now) is not BreakerState.OPEN:
-            # One outage is one event: those that were under way when it was found out tell nothing new.
-            self.before.add(1.0, now)
         self.outages.add(1.0, now)
         self.last_failed_at = now
-        self.breaker.fail(now)
-        if not after_commit:
-            self.fail_s.add(duration_s, now)
-            self.fail_cost.add(cost, now)
+        if after_commit:
+            self.after.add(1.0, now)
+            self.breaker.fail(now)
+            return
+        started_at = now - duration_s
+        self._note_silence(now, self._num_late(now, stream=True) + 1)
+        silence = self.silence if self.silence is not None and self.silence.covers(started_at) else None
+        is_known = self.breaker.state(now) is BreakerState.OPEN
+        if silence is not None:
+            is_known = is_known or started_at <= silence.found_at
+        # One outage is one event: those that were under way when it was found out tell nothing new.
+        if not is_known:
+            self.before.add(1.0, now)
+            if silence is not None:
+                silence.found_at = now
+        if silence is None or silence.until > self.answered_start_at:  # else somebody was answered since
+            self.breaker.fail(now)
+        self.fail_s.add(duration_s, now)
+        self.fail_cost.add(cost, now)
+
+    def _note_silence(self, until: float, num_late: int) -> None:
+        """Remember those that began since the last answered one as one event, if they are silence."""
+        if num_late < self.breaker.rules.max_failures:
+            return
+        if self.silence is None or self.silence.since < self.answered_start_at:
+            self.silence = Silence(self.answered_start_at, until)
+        self.silence.until = until
 
     def _refuse(self, now: float, retry_after_s: float | None) -> None:
         """Keep away for the time asked; 0 is an answer, None and nonsense are not."""

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ionrouter.errors import ConfigError, Problem
-from ionrouter.routing.table import Price, RoutingSettings, RoutingTable
+from ionrouter.routing.table import ModelRoute, Price, RoutingSettings, RoutingTable
 from ionrouter.routing.yaml_source import Source, read_source
 from ionrouter.simulation.scenario import Ask, Conduct, Happening, Load, Scenario, Upstream
 
@@ -130,7 +130,7 @@ def read_scenario(path: Path, *, table: RoutingTable | None = None, model: str |
     known = _from_table(table, model) if table is not None else {}
     upstreams = {name: _upstream(name, said, known.get(name)) for name, said in spec.endpoints.items()}
     upstreams = {**known, **upstreams}
-    settings = table.settings if table is not None else RoutingSettings()
+    settings = _settings(table, model) if table is not None else RoutingSettings()
     if spec.routing is not None:
         settings = replace(settings, **spec.routing.model_dump(exclude_unset=True))
     return Scenario(
@@ -159,14 +159,24 @@ def _upstream(name: str, said: EndpointSpec, known: Upstream | None) -> Upstream
     )
 
 
-def _from_table(table: RoutingTable, model: str | None) -> dict[str, Upstream]:
-    """The endpoints of one model, behaving as routes.yaml expects of them."""
+def _route(table: RoutingTable, model: str | None) -> ModelRoute:
     name = model or next(iter(table.models), "")
     route = table.models.get(name)
     if route is None:
         raise ConfigError(f"no model {name!r} in the routes: {', '.join(table.models) or 'there is none'}")
+    return route
+
+
+def _settings(table: RoutingTable, model: str | None) -> RoutingSettings:
+    """What the file says of routing, and of this model's time."""
+    value_of_time = _route(table, model).value_of_time
+    return table.settings if value_of_time is None else replace(table.settings, value_of_time=value_of_time)
+
+
+def _from_table(table: RoutingTable, model: str | None) -> dict[str, Upstream]:
+    """The endpoints of one model, behaving as routes.yaml expects of them."""
     found = {}
-    for endpoint in route.endpoints:
+    for endpoint in _route(table, model).endpoints:
         expected = endpoint.expected
         conduct = Conduct()
         if expected.ttft_s is not None:

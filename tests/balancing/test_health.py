@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ionrouter.balancing.health import BACKOFF_S, MAX_BACKOFF_S, Health, HealthBook
+from ionrouter.balancing.health import BACKOFF_S, MAX_BACKOFF_S, Flight, Health, HealthBook
 from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.routing.table import BreakerRules
 from ionrouter.schema.retry_after import MAX_RETRY_AFTER_S
 from ionrouter.schema.usage import Usage
 from tests.support.routes import endpoint
@@ -208,3 +209,107 @@ def test_invented_endpoints_push_out_the_longest_idle_but_none_in_flight() -> No
         book.of(endpoint(f"e{i}")).last_started_at = float(i)
     assert len(book._healths) <= 11
     assert book.of(endpoint("busy")) is busy
+
+
+def hanging_together(num: int) -> tuple[Health, list[Flight]]:
+    """An endpoint that usually answers within 0.3 s; `num` attempts of second 10 wait in vain."""
+    health = Health()
+    usual = health.begin(9.0, stream=True)
+    health.commit(9.3, usual, 0.3)
+    health.end(usual)
+    return health, [health.begin(10.0 + i / 100, stream=True) for i in range(num)]
+
+
+def times_out(health: Health, flight: Flight, now: float) -> None:
+    health.end(flight)
+    health.fail(now, error(FailureClass.TRANSIENT), now - flight.started_at, 0.0, after_commit=False)
+
+
+def answers(health: Health, now: float) -> None:
+    flight = health.begin(now - 0.3, stream=True)
+    health.commit(now, flight, 0.3)
+    health.end(flight)
+
+
+def test_attempts_that_wait_together_are_silence_until_the_cooldown_is_over() -> None:
+    health, _ = hanging_together(3)
+    assert not health.is_stalled(11.1, stream=True)  # four times 0.3 s, not yet
+    assert health.is_stalled(11.3, stream=True) and health.is_stalled(19.9, stream=True)
+    assert not health.is_stalled(20.1, stream=True)  # somebody may try
+    trial = health.begin(20.1, stream=True)
+    assert health.is_stalled(20.2, stream=True)  # and nobody else
+    health.commit(20.4, trial, 0.3)
+    assert not health.is_stalled(20.4, stream=True)
+    assert not hanging_together(2)[0].is_stalled(11.3, stream=True)
+
+
+def test_cooldown_0_keeps_the_breaker_closed_and_not_silence_unseen() -> None:
+    health, _ = hanging_together(3)
+    health.breaker.rules = BreakerRules(cooldown_s=0.0)
+    assert health.is_stalled(11.3, stream=True) and not health.is_stalled(20.1, stream=True)
+
+
+def test_a_silence_that_is_over_is_one_failure_and_opens_no_breaker() -> None:
+    health, hanging = hanging_together(12)
+    answers(health, 21.0)
+    before = health.before.weight(39.0)
+    for flight in hanging:
+        times_out(health, flight, 40.0)
+    assert health.before.weight(40.0) - before == pytest.approx(1.0, abs=0.01)
+    assert health.breaker.allows(40.0)
+    answers(health, 41.0)
+    lone = health.begin(42.0, stream=True)
+    times_out(health, lone, 72.0)  # nobody else waited
+    assert health.before.mean(72.0, 0.0, 0.0) == pytest.approx(2 / 5, abs=0.02)
+
+
+def test_a_silence_that_lasts_is_one_failure_and_opens_the_breaker() -> None:
+    health, hanging = hanging_together(12)
+    for flight in hanging:
+        times_out(health, flight, 40.0)
+    assert health.before.mean(40.0, 0.0, 0.0) == pytest.approx(1 / 2, abs=0.02)
+    assert not health.breaker.allows(40.0)
+
+
+def test_the_next_silence_is_another_event() -> None:
+    health, hanging = hanging_together(3)
+    for flight in hanging:
+        times_out(health, flight, 40.0)
+    answers(health, 51.0)
+    later = [health.begin(52.0 + i / 100, stream=True) for i in range(3)]
+    answers(health, 63.0)
+    for flight in later:
+        times_out(health, flight, 82.0)
+    assert health.before.mean(82.0, 0.0, 0.0) == pytest.approx(2 / 5, abs=0.03)
+    assert health.breaker.allows(82.0)
+
+
+def test_one_that_began_after_a_silence_was_found_out_is_news() -> None:
+    health, hanging = hanging_together(3)
+    health.breaker.rules = BreakerRules(cooldown_s=0.0)
+    for flight in hanging:
+        times_out(health, flight, 40.0)
+    for flight in [health.begin(41.0, stream=True) for _ in range(3)]:
+        times_out(health, flight, 71.0)
+    assert health.before.mean(71.0, 0.0, 0.0) == pytest.approx(2 / 3, abs=0.02)
+
+
+def test_a_slow_answer_is_no_news_once_a_later_one_is_whole() -> None:
+    health = Health()
+    old, later = health.begin(0.0, stream=True), health.begin(10.0, stream=True)
+    health.finish(11.0, later, Usage(10, 101), decode_s=1.0)
+    health.finish(20.0, old, Usage(10, 101), decode_s=19.0)
+    speed = health.speeds[True]
+    assert speed.token_s.value == pytest.approx(0.01) and speed.pace_s.value == pytest.approx(1 / 201)
+    health.finish(40.0, health.begin(21.0, stream=True), Usage(10, 101), decode_s=19.0)
+    assert speed.token_s.value == pytest.approx(0.19)  # bad news of now, at once
+    health.finish(40.1, later, Usage(10, 101), decode_s=1.0)
+    assert speed.token_s.value < 0.19  # good news is welcome from anybody
+
+
+def test_streamed_answers_make_no_whole_one_old() -> None:
+    health = Health()
+    whole, streamed = health.begin(0.0, stream=False), health.begin(1.0, stream=True)
+    health.finish(2.0, streamed, Usage(10, 100), decode_s=1.0)
+    health.finish(20.0, whole, Usage(10, 100), None)
+    assert health.speeds[False].pace_s.value == pytest.approx(0.1)

@@ -82,6 +82,9 @@ def test_routes_give_what_the_scenario_leaves_open(
     Path(own).write_text(own_endpoints.replace("prices: { prompt: 1, completion: 3 }, ", ""))
     rows = figures(capsys, own, "--routes", str(routes), "--model", "acme/m")
     assert rows["price"]["dollars"] < rows["latency"]["dollars"] / 5
+    routes.write_text(ROUTES.replace("  acme/m:\n", "  acme/m:\n    value_of_time: 0\n"))
+    rows = figures(capsys, own, "--routes", str(routes), "--model", "acme/m", "--strategy", "price")
+    assert rows["price"]["cost"] == pytest.approx(rows["price"]["dollars"])
 
 
 @pytest.mark.parametrize(
