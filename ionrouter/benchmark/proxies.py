@@ -13,7 +13,7 @@ from ionrouter.benchmark.processes import Target, load, rss_mb
 
 PLAN = (("plain", 1), ("plain", 16), ("stream", 16), ("ttft", 1), ("paced", 16))
 RAMP_STEP = 20  # streams
-MAX_STREAMS = 400
+MAX_STREAMS = 1000
 MAX_GAP_MS = 100.0  # p99.9 between events, above which a stream counts as not held
 WARM_S = 0.5
 
