@@ -31,7 +31,7 @@ from ionrouter.providers.outgoing import Outgoing
 from ionrouter.redact import Redactor
 from ionrouter.reload import Reloader, load_table
 from ionrouter.router import Router
-from ionrouter.router_state import endpoint_status, open_breakers, readings
+from ionrouter.router_state import endpoint_status, open_breakers, readings, unavailable
 from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
 from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
@@ -197,6 +197,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         asks_for_keys=needs_keys,
         keys=keys,
         endpoint_status=lambda endpoint: endpoint_status(router, endpoint),
+        unavailable=lambda endpoint: unavailable(router, endpoint),
         accounts=accounts,
         tracing=open_traces(settings, env, redactor, metrics),
     )

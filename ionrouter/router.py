@@ -82,6 +82,10 @@ class Router:
         self.book.keep([*endpoints, *(pattern.endpoint for pattern in table.patterns)])
         self._parts.hedges.keep(frozenset(table.models))
 
+    def engine_load(self, endpoint: Endpoint) -> EngineLoad | None:
+        """Say how busy the engine inside is that answers for an endpoint; None where none does."""
+        return self._engine_load(endpoint)
+
     def hedge_counts(self) -> Mapping[str, tuple[int, int]]:
         """For each hedged model: rivals sent, and those that the budget refused."""
         return self._parts.hedges.counts()

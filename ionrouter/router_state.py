@@ -13,10 +13,13 @@ from ionrouter.routing_metrics import Reading
 
 _LEVELS = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 MAX_TOLD = 100  # breakers listed in /health
+STATUS_UNAVAILABLE = -5  # as an open breaker: nobody is sent there
 
 
 def endpoint_status(router: Router, endpoint: Endpoint) -> int:
     """OpenRouter's `status`: 0 operational, then worse and worse."""
+    if unavailable(router, endpoint) is not None:
+        return STATUS_UNAVAILABLE
     now = time.monotonic()
     health = router.book.of(endpoint)
     state = health.breaker.state(now)
@@ -25,6 +28,12 @@ def endpoint_status(router: Router, endpoint: Endpoint) -> int:
     if state is BreakerState.HALF_OPEN:
         return -3
     return -2 if health.has_outage(now) else 0
+
+
+def unavailable(router: Router, endpoint: Endpoint) -> str | None:
+    """Say why the engine inside cannot answer for an endpoint now: it loads, failed to, or hangs."""
+    load = router.engine_load(endpoint) if endpoint.disabled is None else None
+    return None if load is None or load.ready else load.reason
 
 
 def open_breakers(router: Router) -> list[Mapping[str, Any]]:

@@ -216,6 +216,7 @@ py::dict stats(const Engine& self) {
   out["prefill_rate"] = stats.prefill_rate;
   out["decode_rate"] = stats.decode_rate;
   out["unresponsive_s"] = stats.unresponsive_s;
+  out["is_broken"] = stats.is_broken ? 1 : 0;
   return out;
 }
 

@@ -163,10 +163,12 @@ void Engine::Impl::run() {
 
 void Engine::Impl::publish() {
   Stats stats = loop.stats();
+  // While steps wait for masks the loop turns for every newcomer; that moves nothing.
+  const bool is_stuck = stats.steps == published.steps && loop.is_short_of_masks();
   std::lock_guard lock(mutex);
+  if (!is_stuck) last_progress = Clock::now();
   published = stats;
   has_work = !loop.is_idle();
-  last_progress = Clock::now();
 }
 
 // The loop's own state is not to be trusted any more: everybody is told, and nobody new gets in.
@@ -255,6 +257,7 @@ Stats Engine::stats() const {
   std::lock_guard lock(impl_->mutex);
   Stats stats = impl_->published;
   for (const Inbox::Submission& submission : impl_->inbox.submissions) count_waiting(submission, stats);
+  stats.is_broken = !impl_->broken.empty();
   if (impl_->has_work || !impl_->inbox.submissions.empty()) {
     stats.unresponsive_s = std::chrono::duration<double>(Clock::now() - impl_->last_progress).count();
   }

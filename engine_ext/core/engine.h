@@ -68,6 +68,7 @@ struct Stats {
   double prefill_rate = 0.0;    // tokens/s, over steps that prefill; 0: unknown
   double decode_rate = 0.0;     // tokens/s of all sequences together, over steps that decode; 0: unknown
   double unresponsive_s = 0.0;  // seconds since the last sign of progress while there is work; 0 when idle
+  bool is_broken = false;       // a fault of its own ended it: it takes no more work
 };
 
 // All public calls are thread-safe and cheap; none waits for a step, except close.

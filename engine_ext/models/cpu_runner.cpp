@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "models/weight_error.h"
+
 namespace ion {
 namespace {
 
@@ -58,7 +60,11 @@ Caps caps_of(const Model& model, const CpuRunnerOptions& options) {
                                 " is less than one block of " +
                                 std::to_string(CpuDecoder::kv_block_bytes(model.weights())) + " bytes");
   }
-  if (num_blocks > INT32_MAX) throw std::invalid_argument("num_blocks: too many");
+  if (num_blocks > INT32_MAX) {
+    throw MemoryShort("too little memory for the KV cache: " + std::to_string(num_blocks) + " blocks of " +
+                      std::to_string(CpuDecoder::kv_block_bytes(model.weights())) + " bytes needed, " +
+                      std::to_string(available_memory_bytes()) + " bytes available");
+  }
   caps.num_blocks = static_cast<int32_t>(num_blocks);
   caps.block_bytes = CpuDecoder::kv_block_bytes(model.weights());
   caps.num_host_blocks = host_blocks(options, caps.block_bytes);

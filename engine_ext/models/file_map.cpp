@@ -25,7 +25,7 @@ struct Descriptor {
 
 [[noreturn]] void fail(const std::string& path, const char* verb) {
   const int code = errno;
-  throw WeightError("cannot " + std::string(verb) + " " + quoted(path) + ": " + std::strerror(code));
+  throw WeightError("cannot " + std::string(verb) + " " + quoted_path(path) + ": " + std::strerror(code));
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ FileMap::FileMap(const std::string& path) : path_(path) {
   if (file.fd < 0) fail(path, "open");
   struct stat info{};
   if (fstat(file.fd, &info) != 0) fail(path, "stat");
-  if (!S_ISREG(info.st_mode)) throw WeightError(quoted(path) + " is not a regular file");
+  if (!S_ISREG(info.st_mode)) throw WeightError(quoted_path(path) + " is not a regular file");
   if (info.st_size == 0) return;  // an empty mapping is an error to mmap, not to us
   size_ = static_cast<size_t>(info.st_size);
   void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);

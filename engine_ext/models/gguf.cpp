@@ -64,7 +64,7 @@ class Cursor {
   void set_context(std::string what) { what_ = std::move(what); }
 
   [[noreturn]] void fail(const std::string& fault) const {
-    throw WeightError(quoted(path_) + ": " + what_ + " at byte " + std::to_string(at_) + ": " + fault);
+    throw WeightError(quoted_path(path_) + ": " + what_ + " at byte " + std::to_string(at_) + ": " + fault);
   }
 
   std::span<const std::byte> take(uint64_t count) {

@@ -40,6 +40,14 @@ std::shared_ptr<kernels::ThreadPool> shared_pool(int threads) {
   return pool;
 }
 
+ModelConfig read_config(const std::string& text) {
+  try {
+    return config_from_json(parse_json(text));
+  } catch (const WeightError& error) {
+    throw WeightError("config.json: " + std::string(error.what()));
+  }
+}
+
 void check_tokens(std::span<const int32_t> tokens, int32_t vocab_size) {
   if (tokens.empty()) throw std::invalid_argument("tokens: empty");
   for (int32_t id : tokens) {
@@ -83,7 +91,7 @@ std::shared_ptr<const Model> Model::load_safetensors(std::span<const std::string
     const std::string name = canonical_name(tensor.name);
     if (!name.empty()) tensors.emplace(name, &tensor);
   }
-  ModelConfig config = config_from_json(parse_json(config_json));
+  ModelConfig config = read_config(config_json);
   auto pool = shared_pool(threads);
   Weights weights = load_weights(std::move(config), tensors, numerics, *pool);
   return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));

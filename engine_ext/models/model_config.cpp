@@ -277,7 +277,7 @@ ModelConfig config_from_gguf(const GgufFile& file) {
 }
 
 ModelConfig config_from_json(const Json& json) {
-  if (json.object() == nullptr) throw WeightError("config.json is not an object");
+  if (json.object() == nullptr) throw WeightError("not an object");
   const JsonObject& root = *json.object();
   const Fields fields([&](const std::string& key) { return json_scalar(root, key); });
   ModelConfig config;

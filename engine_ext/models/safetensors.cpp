@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <map>
 
 #include "models/json.h"
 #include "models/weight_error.h"
@@ -45,7 +45,9 @@ class Shard {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& fault) const { throw WeightError(quoted(path_) + ": " + fault); }
+  [[noreturn]] void fail(const std::string& fault) const {
+    throw WeightError(quoted_path(path_) + ": " + fault);
+  }
 
   Json read_header() {
     uint64_t length = 0;
@@ -75,6 +77,7 @@ class Shard {
     };
     Tensor out;
     out.name = name;
+    out.file = path_;
     const std::string* type = field("dtype").string();
     if (type == nullptr) fail(what + ": dtype is not a string");
     out.shape = whole_numbers(field("shape"), what + ": shape");
@@ -141,10 +144,12 @@ class Shard {
 SafetensorsFiles::SafetensorsFiles(std::span<const std::string> paths) {
   if (paths.empty()) throw WeightError("no safetensors file given");
   for (const std::string& path : paths) Shard(files_.emplace_back(path)).read(tensors_);
-  std::set<std::string_view> names;
+  std::map<std::string_view, const Tensor*> known;
   for (const Tensor& tensor : tensors_) {
-    if (!names.insert(tensor.name).second) {
-      throw WeightError("tensor " + quoted(tensor.name) + " appears in two safetensors files");
+    const auto [first, is_new] = known.emplace(tensor.name, &tensor);
+    if (!is_new) {
+      throw WeightError(described(tensor) + " appears in two safetensors files, also in " +
+                        quoted_path(first->second->file));
     }
   }
 }

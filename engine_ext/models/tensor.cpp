@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "models/weight_error.h"
+
 namespace ion {
 namespace {
 
@@ -25,6 +27,10 @@ constexpr TensorTypeInfo kTypes[] = {
 const TensorTypeInfo* find_tensor_type(uint32_t id) {
   const auto* found = std::ranges::find(kTypes, id, &TensorTypeInfo::id);
   return found == std::end(kTypes) ? nullptr : found;
+}
+
+std::string described(const Tensor& tensor) {
+  return (tensor.file.empty() ? "" : quoted_path(tensor.file) + ": ") + "tensor " + quoted(tensor.name);
 }
 
 std::string shape_text(std::span<const int64_t> shape) {

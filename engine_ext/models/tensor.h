@@ -40,7 +40,10 @@ struct Tensor {
   std::optional<TensorType> type;  // empty: a type that we do not read
   std::vector<int64_t> shape;      // outermost first: [rows, cols], as in safetensors and torch
   std::span<const std::byte> data;
+  std::string file;  // its path, where a model lies in several; empty: there is one
 };
+
+std::string described(const Tensor& tensor);  // "'model-1.safetensors': tensor 'model.norm.weight'"
 
 std::string shape_text(std::span<const int64_t> shape);  // "[576, 1536]"
 

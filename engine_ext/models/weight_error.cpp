@@ -4,10 +4,14 @@
 #include <algorithm>
 
 namespace ion {
+namespace {
+
+constexpr size_t kMaxShown = 96;
+
+}  // namespace
 
 std::string quoted(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
-  constexpr size_t kMaxShown = 96;
   std::string out = "'";
   for (unsigned char c : text.substr(0, kMaxShown)) {
     if (c >= 0x20 && c < 0x7f) {
@@ -19,6 +23,11 @@ std::string quoted(std::string_view text) {
     }
   }
   return out + (text.size() > kMaxShown ? "'..." : "'");
+}
+
+std::string quoted_path(std::string_view path) {
+  if (path.size() <= kMaxShown) return quoted(path);
+  return "..." + quoted(path.substr(path.size() - kMaxShown));
 }
 
 }  // namespace ion

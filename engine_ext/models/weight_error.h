@@ -22,5 +22,7 @@ class MemoryShort : public WeightError {
 
 // Text from a foreign file, safe to put in a message: bytes outside printable ASCII become \xNN, cut at 96.
 std::string quoted(std::string_view text);
+// The same for a path, of which the end is kept: there stands the file's name.
+std::string quoted_path(std::string_view path);
 
 }  // namespace ion

@@ -14,6 +14,41 @@ using kernels::DType;
 constexpr int64_t kAlignment = 64;      // packed weights (kernels.h)
 constexpr size_t kTensorsPerLayer = 9;  // at least: two norms and seven products
 
+// Beginnings of safetensors names, and of a GGUF's for the same.
+constexpr std::pair<std::string_view, std::string_view> kTop[] = {
+    {"model.embed_tokens.", "token_embd."}, {"model.norm.", "output_norm."}, {"lm_head.", "output."}};
+constexpr std::pair<std::string_view, std::string_view> kLayer[] = {
+    {"input_layernorm.", "attn_norm."},    {"self_attn.q_proj.", "attn_q."},
+    {"self_attn.k_proj.", "attn_k."},      {"self_attn.v_proj.", "attn_v."},
+    {"self_attn.o_proj.", "attn_output."}, {"self_attn.q_norm.", "attn_q_norm."},
+    {"self_attn.k_norm.", "attn_k_norm."}, {"post_attention_layernorm.", "ffn_norm."},
+    {"mlp.gate_proj.", "ffn_gate."},       {"mlp.up_proj.", "ffn_up."},
+    {"mlp.down_proj.", "ffn_down."}};
+constexpr std::string_view kPrefix = "model.layers.";
+
+// canonical_name the other way round.
+std::string safetensors_name(std::string_view name) {
+  for (const auto& [to, from] : kTop) {
+    if (name.starts_with(from)) return std::string(to) + std::string(name.substr(from.size()));
+  }
+  constexpr std::string_view kBlock = "blk.";
+  const size_t dot = name.find('.', kBlock.size());
+  if (!name.starts_with(kBlock) || dot == std::string_view::npos) return std::string(name);
+  const std::string_view part = name.substr(dot + 1);
+  for (const auto& [to, from] : kLayer) {
+    if (!part.starts_with(from)) continue;
+    return std::string(kPrefix) + std::string(name.substr(kBlock.size(), dot + 1 - kBlock.size())) +
+           std::string(to) + std::string(part.substr(from.size()));
+  }
+  return std::string(name);
+}
+
+// As the model's files name it.
+std::string name_in_files(const std::string& name, const NamedTensors& tensors) {
+  const bool is_renamed = !tensors.empty() && tensors.begin()->first != tensors.begin()->second->name;
+  return is_renamed ? safetensors_name(name) : name;
+}
+
 int64_t aligned(int64_t num_bytes) {
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -118,12 +153,13 @@ class Loader {
     const auto found = tensors_.find(wanted.name);
     if (found == tensors_.end()) {
       if (!wanted.is_optional) {
-        throw WeightError("tensor '" + wanted.name + "' " + shape_text(wanted.shape) + " is missing");
+        throw WeightError("tensor " + quoted(name_in_files(wanted.name, tensors_)) + " " +
+                          shape_text(wanted.shape) + " is missing");
       }
       return false;
     }
     const Tensor& tensor = *found->second;
-    const std::string what = "tensor " + quoted(tensor.name);
+    const std::string what = described(tensor);
     if (!tensor.type) {
       throw WeightError(what + " has type " + tensor.type_name +
                         ", which is not supported (supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K)");
@@ -154,8 +190,8 @@ class Loader {
     for (const Wanted& wanted : wanted_) known.insert(wanted.name);
     for (const auto& [name, tensor] : tensors_) {
       if (!known.contains(name)) {
-        throw WeightError("tensor " + quoted(tensor->name) + " is not part of a " + config_.architecture +
-                          " decoder of " + std::to_string(config_.num_layers) + " layers");
+        throw WeightError(described(*tensor) + " is not part of a " + config_.architecture + " decoder of " +
+                          std::to_string(config_.num_layers) + " layers");
       }
     }
   }
@@ -223,20 +259,10 @@ std::vector<float> rope_divisors(const ModelConfig& config, const NamedTensors& 
 }  // namespace
 
 std::string canonical_name(std::string_view name) {
-  static constexpr std::pair<std::string_view, std::string_view> kTop[] = {
-      {"model.embed_tokens.", "token_embd."}, {"model.norm.", "output_norm."}, {"lm_head.", "output."}};
-  static constexpr std::pair<std::string_view, std::string_view> kLayer[] = {
-      {"input_layernorm.", "attn_norm."},    {"self_attn.q_proj.", "attn_q."},
-      {"self_attn.k_proj.", "attn_k."},      {"self_attn.v_proj.", "attn_v."},
-      {"self_attn.o_proj.", "attn_output."}, {"self_attn.q_norm.", "attn_q_norm."},
-      {"self_attn.k_norm.", "attn_k_norm."}, {"post_attention_layernorm.", "ffn_norm."},
-      {"mlp.gate_proj.", "ffn_gate."},       {"mlp.up_proj.", "ffn_up."},
-      {"mlp.down_proj.", "ffn_down."}};
   if (name.ends_with(".rotary_emb.inv_freq")) return {};  // a constant that old checkpoints carry along
   for (const auto& [from, to] : kTop) {
     if (name.starts_with(from)) return std::string(to) + std::string(name.substr(from.size()));
   }
-  constexpr std::string_view kPrefix = "model.layers.";
   const size_t dot = name.find('.', kPrefix.size());
   if (!name.starts_with(kPrefix) || dot == std::string_view::npos) return std::string(name);
   const std::string_view part = name.substr(dot + 1);

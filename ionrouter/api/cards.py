@@ -110,9 +110,18 @@ def model_endpoints(model: ModelRoute, endpoints: list[EndpointCard]) -> ModelEn
 
 
 def endpoint_card(
-    model: ModelRoute, endpoint: Endpoint, summary: EndpointSummary, *, status: int, shows_speed: bool
+    model: ModelRoute,
+    endpoint: Endpoint,
+    summary: EndpointSummary,
+    *,
+    status: int,
+    shows_speed: bool,
+    unavailable: str | None = None,
 ) -> EndpointCard:
-    """One endpoint with its statistics; speed is for callers with a key, as at OpenRouter, uptime for all."""
+    """One endpoint with its statistics; speed is for callers with a key, as at OpenRouter, uptime for all.
+
+    `unavailable` names files of the server, so it is for the same callers as speed.
+    """
     recent = summary.last_30m
     latency = percentiles(recent.ttft_ms) if shows_speed else None
     throughput = percentiles(recent.throughput) if shows_speed else None
@@ -143,6 +152,7 @@ def endpoint_card(
         },
         endpoint_id=endpoint.id,
         disabled=endpoint.disabled,
+        unavailable=unavailable if shows_speed else None,
     )
 
 

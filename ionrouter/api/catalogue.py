@@ -92,6 +92,7 @@ def _endpoint_card(
         edge.stats.endpoint_summary(endpoint.id, now, purpose),
         status=edge.endpoint_status(endpoint),
         shows_speed=shows_speed,
+        unavailable=edge.unavailable(endpoint),
     )
 
 

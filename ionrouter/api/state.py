@@ -42,6 +42,7 @@ class Routes(Protocol):
 
 Reload = Callable[[], Awaitable[Mapping[str, Any]]]
 EndpointStatus = Callable[[Endpoint], int]  # OpenRouter's status: 0 operational, negative degraded
+Unavailable = Callable[[Endpoint], str | None]  # why the engine inside cannot answer for an endpoint now
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class Edge:
     asks_for_keys: bool
     keys: KeyStore | None  # None: no state folder could be opened, and keys are off
     endpoint_status: EndpointStatus = lambda _endpoint: 0
+    unavailable: Unavailable = lambda _endpoint: None
     accounts: Accounts | None = None  # None: nothing is kept
     tracing: Tracing | None = None
     in_flight: InFlight = field(default_factory=InFlight)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ionrouter.balancing.plan import Plan
-from ionrouter.balancing.screen import TEMPORARY
+from ionrouter.balancing.screen import TEMPORARY, Exclusion
 from ionrouter.balancing.select import retry_at
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, FailureClass, RequestError, UpstreamError
 from ionrouter.schema.request import InferenceRequest, Kind
@@ -109,15 +109,22 @@ def nobody_left(plan: Plan, request: InferenceRequest, now: float) -> RequestErr
 
 def _removed(plan: Plan) -> str:
     """Say which filter removed which endpoint."""
-    if not plan.exclusions:
-        return "it has none"
-    told = [f"{e.endpoint.id} ({e.reason})" for e in plan.exclusions[:MAX_TOLD]]
-    num_more = len(plan.exclusions) - len(told)
+    return _told(plan.exclusions) if plan.exclusions else "it has none"
+
+
+def _told(exclusions: Sequence[Exclusion]) -> str:
+    """Name endpoints, each with its reason; of many the first."""
+    told = [f"{e.endpoint.id} ({e.reason})" for e in exclusions[:MAX_TOLD]]
+    num_more = len(exclusions) - len(told)
     return "; ".join(told) + (f"; and {num_more} more" if num_more else "")
 
 
 def _come_back(plan: Plan, request: InferenceRequest, now: float) -> AvailabilityError:
-    """Time will help: 429 when limits alone are in the way, else 503."""
+    """Time will help: 429 when limits alone are in the way, else 503.
+
+    What keeps a local model from answering (it loads, its file is broken, it hangs) is told: only the
+    server's owner can mend it.
+    """
     temporary = {e.filter for e in plan.exclusions} & TEMPORARY
     moment = retry_at(plan.exclusions)
     wait_s = None if moment is None else max(moment - now, 0.0)
@@ -128,8 +135,10 @@ def _come_back(plan: Plan, request: InferenceRequest, now: float) -> Availabilit
     if wait_s is not None:
         seconds = max(1, int(-(-wait_s // 1)))
         headers, availability["retry_after"] = {"Retry-After": str(seconds)}, seconds
+    local = [e for e in plan.exclusions if e.filter == "loading"]
     return AvailabilityError(
-        f"{request.model} is {'rate-limited upstream' if is_limit else 'temporarily unavailable'}",
+        f"{request.model} is {'rate-limited upstream' if is_limit else 'temporarily unavailable'}"
+        + (f": {_told(local)}" if local else ""),
         status=429 if is_limit else 503,
         error_type="rate_limit_exceeded" if is_limit else "provider_overloaded",
         availability=availability,

@@ -49,17 +49,20 @@ class GrammarKeeper:
     def __init__(self, engine: Any, vocabulary: GrammarVocabulary) -> None:
         self.vocabulary = vocabulary
         self._engine = engine
-        self._matchers: dict[int, Any] = {}
+        self._matchers: dict[int, tuple[Any, Sequence[int]]] = {}  # with the request's own stop ids
         self._lock = threading.Lock()  # guards _matchers: a request may come before `submit` has returned
         self._is_closed = False
         self._thread = threading.Thread(target=self._keep, name="ion-grammar", daemon=True)
         self._thread.start()
 
     def submit(self, prompt_ids: Sequence[int], matcher: Any, **sampling: Any) -> int:
-        """Queue a sequence whose samples follow `matcher`; it belongs to the keeper from here on."""
+        """Queue a sequence whose samples follow `matcher`; it belongs to the keeper from here on.
+
+        Its own `stop_ids`, too, end it only where the grammar may end: a half object never passes for whole.
+        """
         with self._lock:
             sequence: int = self._engine.submit(list(prompt_ids), grammar=True, **sampling)
-            self._matchers[sequence] = matcher
+            self._matchers[sequence] = (matcher, sampling.get("stop_ids", ()))
         return sequence
 
     def close(self) -> None:
@@ -77,26 +80,38 @@ class GrammarKeeper:
             masks = []
             for sequence, token, index, has_ended in self._engine.mask_requests(_WAIT_S):
                 with self._lock:
-                    matcher = self._matchers.pop(sequence, None) if has_ended else self._matchers[sequence]
-                if has_ended:
+                    kept = self._matchers.pop(sequence, None) if has_ended else self._matchers[sequence]
+                if has_ended or kept is None:
                     continue
                 try:
-                    masks.append((sequence, index, self._mask(matcher, token)))
+                    masks.append((sequence, index, self._mask(*kept, token)))
                 except Exception as error:  # one sequence's grammar must not stop everybody's
                     _log.warning("grammar_failed", sequence=sequence, index=index, error=str(error))
                     self._engine.refuse_mask(sequence, index, f"the grammar cannot go on: {error}")
             if masks:
                 self._engine.give_masks(masks)
 
-    def _mask(self, matcher: Any, token: int) -> bytes:
+    def _mask(self, matcher: Any, stop_ids: Sequence[int], token: int) -> bytes:
         if token >= 0:
             matcher.consume_token(token)
         if matcher.is_error():
             raise GrammarRefused(matcher.get_error().strip())
         mask: bytes = matcher.compute_bitmask()[: self.vocabulary.num_mask_bytes]
+        if stop_ids and not matcher.is_accepting():
+            mask = _without(mask, stop_ids)
+            if not any(mask):
+                raise GrammarRefused("nothing may follow but stop_token_ids, which would cut it")
         if not any(mask):
             raise GrammarRefused("no token of the vocabulary may follow")
         return mask
+
+
+def _without(mask: bytes, ids: Sequence[int]) -> bytes:
+    """Bar ids: as words are little-endian, the bit of an id lies in byte id // 8."""
+    out = bytearray(mask)
+    for token in ids:
+        out[token // 8] &= ~(1 << token % 8) & 0xFF
+    return bytes(out)
 
 
 class _Words:

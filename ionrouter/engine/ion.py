@@ -30,13 +30,18 @@ from ionrouter.schema.load import EngineLoad
 _log = structlog.get_logger(__name__)
 
 
-# Work waits and no step has ended for this long: the engine hangs. The longest step, a prefill of 512 tokens
-# of an 8B model on two cores, stays below.
+# Work waits and no step has ended for this long: the engine hangs, and gets no new work. The longest step, a
+# prefill of 512 tokens of an 8B model on two cores, stays below.
 _MAX_SILENCE_S = 60.0
+_MAX_WAIT_S = 90.0  # after so much silence those who wait are told; looked at every eighth of it
 
 
 class EngineClosed(IonrouterError):
     """The engine is shutting down; what it was asked to do will not happen."""
+
+
+class EngineStuck(IonrouterError):
+    """The engine hangs, or a fault of its own ended it: nothing will come of it."""
 
 
 class GenerationFailed(IonrouterError):
@@ -102,6 +107,7 @@ class LocalEngine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
+        self._watch: asyncio.TimerHandle | None = None  # set while somebody waits
         self._keeper: asyncio.Task[GrammarKeeper] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(engine.event_fd, self._deliver)
@@ -138,17 +144,18 @@ class LocalEngine:
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncIterator[TokenEvent]:
         """Yield the answer's events; the last has `finish` stop or length. Closing it early aborts.
 
-        Raises PromptRefused before any work, GenerationFailed or EngineClosed if it ends badly.
+        Raises PromptRefused before any work, GenerationFailed, EngineStuck or EngineClosed if it ends badly.
         """
         sequence = await self._submit(prompt_ids, params)
         mailbox = self._mailboxes[sequence] = Mailbox()
         self._idle.clear()
+        self._keep_watch()
         self._speed.start(sequence)
         event = TokenEvent()
         try:
             while event.finish is None:
                 event = await mailbox.take()
-                _raise_for(event)
+                self._raise_for(event)
                 yield event
         finally:
             self._forget(sequence)
@@ -171,7 +178,30 @@ class LocalEngine:
             sequence: int = self._engine.submit(list(prompt_ids), **params.arguments())
         except ValueError as error:
             raise PromptRefused(str(error)) from error
+        except RuntimeError as error:  # it takes no more work
+            raise EngineStuck(str(error)) from error
         return sequence
+
+    def _keep_watch(self) -> None:
+        if self._watch is None and not self._is_closed:
+            self._watch = self._loop.call_later(_MAX_WAIT_S / 8, self._look)
+
+    def _look(self) -> None:
+        """See whether the engine moves; who waits for one that hangs is told, and its sequence aborted."""
+        self._watch = None
+        if not self._mailboxes:
+            return
+        silent_s = self._engine.stats()["unresponsive_s"]
+        if silent_s > _MAX_WAIT_S:
+            _log.error(
+                "engine_hung",
+                weights=self._settings.weights,
+                silent_s=round(silent_s, 1),
+                requests=len(self._mailboxes),
+            )
+            for mailbox in self._mailboxes.values():
+                mailbox.fail(EngineStuck(f"the engine hangs: no step has ended for {silent_s:.0f} s"))
+        self._keep_watch()
 
     async def _grammars(self) -> GrammarKeeper:
         """Start what keeps the grammars with the first request that has one."""
@@ -214,6 +244,8 @@ class LocalEngine:
     def _why_not_ready(self, stats: dict[str, float]) -> str | None:
         if self._is_closed:
             return "closed"
+        if stats.get("is_broken"):
+            return "broken down; it comes back with a restart"
         silent_s = stats["unresponsive_s"]
         return f"unresponsive for {silent_s:.0f} s" if silent_s > _MAX_SILENCE_S else None
 
@@ -242,6 +274,8 @@ class LocalEngine:
         if self._is_closed:
             return
         self._is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
         await asyncio.to_thread(self._engine.close)
         if self._keeper is not None:
             keeper = await self._keeper
@@ -257,9 +291,9 @@ class LocalEngine:
             if mailbox is not None:  # else: its reader has left
                 mailbox.put(event)
 
-
-def _raise_for(event: TokenEvent) -> None:
-    if event.finish == "aborted":
-        raise EngineClosed("the engine is shutting down")
-    if event.finish == "error":
-        raise GenerationFailed(event.error or "the engine failed on this sequence")
+    def _raise_for(self, event: TokenEvent) -> None:
+        if event.finish == "aborted":
+            raise EngineClosed("the engine is shutting down")
+        if event.finish == "error":
+            fault = EngineStuck if self._engine.stats().get("is_broken") else GenerationFailed
+            raise fault(event.error or "the engine failed on this sequence")

@@ -5,17 +5,20 @@ Knows files and their metadata; knows no requests and starts no engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ionrouter.engine import tokenizer as tokenizers
 from ionrouter.engine import weights
 from ionrouter.engine.chat_template import ChatTemplate
 from ionrouter.engine.kv_memory import TooLittleMemory
+from ionrouter.engine.shards import shards_of
 from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.errors import ConfigError
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,10 @@ def weight_bytes(settings: EngineSettings, cache: Path) -> int:
     path = weights.locate(settings.weights, cache)
     if path is None:
         return 0
-    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    try:
+        files = shards_of(path) if path.is_dir() else [path]
+    except ConfigError:  # it will not load either
+        return 0
     return sum(file.stat().st_size for file in files)
 
 
@@ -88,33 +94,49 @@ def _extension() -> Any:
 
 def _load_gguf(path: Path, settings: EngineSettings) -> LoadedModel:
     ion = _extension()
-    tokenizer = tokenizers.from_gguf(ion.gguf_metadata(str(path)))
+    metadata = ion.gguf_metadata(str(path))
+    tokenizer = _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata))
     model = ion.Model.load_gguf(str(path), settings.numerics, settings.threads or 0)
     return _loaded(model, tokenizer, path, settings)
 
 
 def _load_folder(path: Path, settings: EngineSettings) -> LoadedModel:
     ion = _extension()
-    tokenizer = tokenizers.from_folder(path)
-    shards = sorted(str(shard) for shard in path.glob("*.safetensors"))
-    if not shards:
-        raise ConfigError("the folder has no *.safetensors file")
+    tokenizer = _read("tokenizer.json", lambda: tokenizers.from_folder(path))
+    shards = [str(shard) for shard in shards_of(path)]
     config_path = path / "config.json"
     if not config_path.exists():
         raise ConfigError("the folder has no config.json")
-    config_json = config_path.read_text("utf-8")
+    try:
+        config_json = config_path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"config.json: not UTF-8: {error}") from error
     model = ion.Model.load_safetensors(shards, config_json, settings.numerics, settings.threads or 0)
     return _loaded(model, tokenizer, path, settings)
 
 
+def _read(where: str, read: Callable[[], Read]) -> Read:
+    """Read a part of the files; a value of a kind that its reader never met is the file's fault."""
+    try:
+        return read()
+    except ConfigError:
+        raise
+    except Exception as error:  # of the tokenizers library, too, which raises no narrower class
+        raise ConfigError(f"{where}: malformed: {type(error).__name__}: {error}") from error
+
+
+def _template_of(tokenizer: Tokenizer) -> ChatTemplate | None:
+    if not tokenizer.chat_template:
+        return None
+    return ChatTemplate(
+        tokenizer.chat_template,
+        bos_token=tokenizer.text_of_special(tokenizer.bos_id),
+        eos_token=tokenizer.text_of_special(tokenizer.eos_id),
+        special_texts=tokenizer.special_texts,
+    )
+
+
 def _loaded(model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings) -> LoadedModel:
-    template = None
-    if tokenizer.chat_template:
-        template = ChatTemplate(
-            tokenizer.chat_template,
-            bos_token=tokenizer.text_of_special(tokenizer.bos_id),
-            eos_token=tokenizer.text_of_special(tokenizer.eos_id),
-            special_texts=tokenizer.special_texts,
-        )
+    template = _read("chat template", lambda: _template_of(tokenizer))
     identity = f"{settings.sha256 or path.resolve()}:{settings.numerics}"
     return LoadedModel(model, model.config, tokenizer, template, identity)

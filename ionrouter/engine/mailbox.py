@@ -77,6 +77,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._event: TokenEvent | None = None
+        self._fault: Exception | None = None
         self._ready = asyncio.Event()
 
     def put(self, event: TokenEvent) -> None:
@@ -84,10 +85,18 @@ class Mailbox:
         self._event = event if self._event is None else merged(self._event, event)
         self._ready.set()
 
+    def fail(self, fault: Exception) -> None:
+        """Say that nothing more will come; `take` raises it once everything is read."""
+        self._fault = fault
+        self._ready.set()
+
     async def take(self) -> TokenEvent:
         """Wait for and remove everything said so far."""
         await self._ready.wait()
-        self._ready.clear()
         event, self._event = self._event, None
-        assert event is not None
+        if event is None:
+            assert self._fault is not None
+            raise self._fault
+        if self._fault is None:
+            self._ready.clear()
         return event

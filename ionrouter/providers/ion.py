@@ -14,7 +14,14 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from ionrouter.engine.ion import EngineClosed, GenerationFailed, LocalEngine, PromptRefused, SamplingParams
+from ionrouter.engine.ion import (
+    EngineClosed,
+    EngineStuck,
+    GenerationFailed,
+    LocalEngine,
+    PromptRefused,
+    SamplingParams,
+)
 from ionrouter.engine.loading import EngineSettings
 from ionrouter.engine.mailbox import TokenEvent
 from ionrouter.engine.pool import EnginePool, NotReady
@@ -48,6 +55,7 @@ _WAIT_SHARE = 0.9
 _PRIORITIES: Mapping[object, int] = {"priority": 1, "fast": 1, "flex": -1}
 _FAILURES: Mapping[type[IonrouterError], tuple[FailureClass, int, str | None]] = {
     EngineClosed: (FailureClass.TRANSIENT, 503, None),
+    EngineStuck: (FailureClass.TRANSIENT, 503, None),
     NotReady: (FailureClass.TRANSIENT, 503, None),
     GenerationFailed: (FailureClass.TRANSIENT, 500, "numerical_error"),
     PromptRefused: (FailureClass.ENDPOINT_REQUEST, 400, None),

@@ -114,6 +114,7 @@ class EndpointCard(BaseModel):
     perf_last_30m_by_workload: dict[str, WorkloadPerformance]
     endpoint_id: str  # ours: the name explain, metrics and X-Ionrouter-Route use
     disabled: str | None = None  # ours: why it takes no traffic
+    unavailable: str | None = None  # ours: why the engine inside cannot answer now, for callers with a key
 
 
 class ModelEndpoints(BaseModel):

@@ -1,6 +1,7 @@
 """Known faults of other engines, held against the real core: each test names the case it covers.
 
-What the edge refuses before the engine sees it is tested with the edge (tests/api).
+What a client sees of them is in test_engine_cases_http.py, and of an engine that hangs in
+test_hanging_engine.py.
 """
 
 from __future__ import annotations
@@ -24,12 +25,8 @@ END = 2  # the end-of-sequence id of these engines
 TESTS = Path(__file__).parents[1]
 CASES = {f"E{n:02}" for n in (1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20, 22, 23, 25, 26, 28, 29)}
 OPEN = {  # not covered as a whole yet, and what is missing
-    "E02": "the split of reasoning with and without a stop string",
     "E08": "log-probabilities of the prompt",
     "E19": "offsets of an echoed prompt",
-    "E25": "a tool message without tool_call_id",
-    "E26": "ids that end a turn against a grammar, through a whole answer",
-    "E29": "requests that wait while the engine hangs",
 }
 
 

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from ionrouter.engine.ion import EngineClosed, GenerationFailed, LocalEngine, PromptRefused, SamplingParams
+from ionrouter.engine.ion import (
+    EngineClosed,
+    EngineStuck,
+    GenerationFailed,
+    LocalEngine,
+    PromptRefused,
+    SamplingParams,
+)
 from ionrouter.engine.loading import EngineSettings, load_model
 from ionrouter.engine.mailbox import TokenEvent
 from ionrouter.errors import ConfigError
@@ -181,13 +188,17 @@ class HangingEngine:
 
     context_length = 512
 
-    def __init__(self, silent_s: float) -> None:
+    def __init__(self, silent_s: float, *, is_broken: bool = False) -> None:
         self.event_fd, self._other = os.pipe()
         self._silent_s = silent_s
+        self._is_broken = is_broken
 
     def stats(self) -> dict[str, float]:
         names = ("running", "waiting", "waiting_tokens", "blocks_free", "blocks_total")
-        return dict.fromkeys(names, 1) | {"unresponsive_s": self._silent_s}
+        return dict.fromkeys(names, 1) | {"unresponsive_s": self._silent_s, "is_broken": self._is_broken}
+
+    def submit(self, *_args: Any, **_params: Any) -> int:
+        raise RuntimeError("the engine broke down: books")
 
     def drain(self) -> list[Any]:
         return []
@@ -203,6 +214,16 @@ async def test_an_engine_that_hangs_is_not_ready(tiny_model: Path) -> None:
         engine = LocalEngine(loaded, HangingEngine(silent_s), settings, 0.0, time.monotonic)
         assert (engine.load().ready, engine.load().reason) == (reason is None, reason)
         await engine.close()
+
+
+async def test_an_engine_that_broke_down_is_not_ready_and_says_so(tiny_model: Path) -> None:
+    settings = EngineSettings(str(tiny_model))
+    loaded = await asyncio.to_thread(load_model, settings, cache=tiny_model.parent, progress=False)
+    engine = LocalEngine(loaded, HangingEngine(0.0, is_broken=True), settings, 0.0, time.monotonic)
+    assert engine.load().reason == "broken down; it comes back with a restart"
+    with pytest.raises(EngineStuck, match="broke down: books"):
+        await answer(engine, PROMPT)
+    await engine.close()
 
 
 async def test_settings_choose_the_numerics_and_the_memory(tiny_model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,13 @@ class Answer:
     error: str = ""
     stop: str = ""  # the stop string that ended it
     num_cached: int = field(default=0, compare=False)  # prompt tokens from the prefix cache
+
+    def packed(self) -> bytes:
+        """Everything it said, byte for byte: ids as int32, log-probabilities as float32, text, finish."""
+        chosen = [struct.pack("<if", *entry) for entry in self.tokens]
+        others = [struct.pack("<if", *entry) for top in self.top for entry in top]
+        counts = [self.finish, self.num_billed, len(self.tokens), *map(len, self.top)]
+        return b"".join((struct.pack(f"<{len(counts)}i", *counts), *chosen, *others, self.text))
 
     @property
     def ids(self) -> list[int]:

@@ -1,6 +1,8 @@
 // Sequences with a grammar: each sample waits for its mask, whatever else happens to it meanwhile. The
 // grammars are kept by a thread of their own, as in the real thing, which takes its time.
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <thread>
 
@@ -85,6 +87,23 @@ TEST(an_abort_does_not_wait_for_a_mask_that_never_comes) {
     CHECK_EQ(rig.answer(beside).output, rig.expected(other));
     CHECK(rig.gets_all_blocks_back());
   }
+}
+
+TEST(newcomers_are_no_sign_of_progress_while_a_mask_does_not_come) {
+  rig::Rig rig(setup_at(1));
+  const auto stuck = rig.engine().submit(with_grammar(20, 1));
+  CHECK(rig.eventually([](const ion::Stats& s) { return s.unresponsive_s > 0.02; }));
+  std::vector<uint64_t> others;
+  double longest_s = 0.0;
+  for (uint64_t seed = 2; seed < 12; ++seed) {
+    others.push_back(rig.engine().submit(rig::request(10, seed, 4)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    longest_s = std::max(longest_s, rig.engine().stats().unresponsive_s);
+  }
+  CHECK(longest_s > 0.1);  // the first mask was asked for 120 ms ago
+  rig.engine().abort(stuck);
+  for (uint64_t other : others) CHECK(rig.answer(other).output.num_tokens > 0);
+  CHECK(rig.eventually([](const ion::Stats& s) { return s.unresponsive_s == 0.0; }));
 }
 
 TEST(close_does_not_wait_for_a_mask_that_never_comes) {
