@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 
 CLIENT_ENVIRONMENTS = $(patsubst %,.venv-clients/%/.installed,openrouter langchain)
 
-.PHONY: serve test test-clients sanitize lint format build lock bench clean
+.PHONY: serve test test-clients sanitize cuda-check lint format build lock bench clean
 
 serve: $(VENV)/.installed
 	$(BIN)/ionrouter serve $(ARGS)
@@ -28,6 +28,13 @@ test-clients: $(VENV)/.test-installed $(CLIENT_ENVIRONMENTS) tests/clients/node/
 SANITIZERS = thread address,undefined
 sanitize: $(VENV)/.test-installed
 	PATH=$(abspath $(BIN)):$$PATH tests/engine_ext/sanitize.sh $(JOBS) $(SANITIZERS)
+
+# Compiles every CUDA source for every architecture; wants nvcc, no GPU.
+cuda-check: $(VENV)/.test-installed
+	@if command -v nvcc >/dev/null; then \
+	  $(BIN)/cmake -S tests/engine_ext/cuda -B build/cuda_check -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	    -DPython_EXECUTABLE=$(abspath $(BIN))/python && $(BIN)/cmake --build build/cuda_check --parallel $(JOBS); \
+	else echo "cuda-check: skipped, nvcc is not there (the CUDA toolkit, 13.0 or newer, has it)"; fi
 
 lint: $(VENV)/.test-installed
 	$(BIN)/ruff check ionrouter tests
@@ -74,4 +81,4 @@ lock:
 
 clean:
 	rm -rf build $(VENV) .venv-clients tests/clients/node/node_modules
-	find ionrouter -name '_ion*.so' -delete
+	find ionrouter \( -name '_ion*.so' -o -name 'libion_cuda.so' \) -delete

@@ -287,7 +287,7 @@ def _local(table: RoutingTable) -> list[Endpoint]:
 
 
 def _local_state(endpoint: Endpoint, load: EngineLoad) -> Mapping[str, Any]:
-    return {"endpoint": endpoint.id, "ready": load.ready, "reason": load.reason}
+    return {"endpoint": endpoint.id, "ready": load.ready, "reason": load.reason, "device": load.device}
 
 
 async def run(

@@ -47,6 +47,19 @@ def test_a_failed_local_model_is_told_and_the_rest_serves(tmp_path: Path) -> Non
         assert server.chat(model="local-m")[0] == 503
 
 
+def test_a_model_on_a_gpu_that_is_not_there_fails_by_its_place_in_the_file(tmp_path: Path) -> None:
+    offer = "{ provider: ion, weights: ./none.gguf, device: cuda }"
+    routes = FAKE + f"  local-m: {{ endpoints: [ {offer} ] }}\n"
+    routes = routes.replace("providers:", "providers:\n  ion: { type: ion }")
+    missing = {"IONROUTER_CUDA_LIBRARY": str(tmp_path / "libion_cuda.so")}
+    with running_server(tmp_path, routes, env=missing) as server:
+        (local,) = server.get("/health")[1]["local"]
+        (failed,) = server.events("engine_load_failed")
+    place = "models.local-m.endpoints[0].device: cuda cannot be had"
+    assert failed["error"].startswith(f"{place}: there is no {tmp_path}/libion_cuda.so")
+    assert (local["ready"], local["device"], local["reason"]) == (False, None, f"failed: {failed['error']}")
+
+
 def test_a_server_with_nothing_to_serve_is_not_ready(tmp_path: Path) -> None:
     endpoint = "{ provider: ion, weights: ./x.gguf }"
     routes = f"providers: {{ ion: {{ type: ion }} }}\nmodels: {{ m: {{ endpoints: [ {endpoint} ] }} }}\n"

@@ -14,7 +14,8 @@ from ionrouter.settings import Settings
 from tests.support import docs_tables
 from tests.support.pages import NAMES, ROOT, code_in, prose_of, text_of
 
-FOR_COMMANDS = {"IONROUTER_KEY"}  # read by ionrouter/commands/client.py, no setting of the server
+# Read by ionrouter/commands/client.py, by the build and by engine_ext/models/cuda_library.cpp.
+NO_SETTINGS = {"IONROUTER_KEY", "IONROUTER_CUDA", "IONROUTER_CUDA_LIBRARY"}
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PLACEHOLDER = re.compile(r"[<>{}*$]|[A-Z]{4,}")
 FOLDERS = (ROOT, ROOT / "ionrouter", ROOT / "engine_ext", ROOT / "docs")
@@ -75,16 +76,16 @@ def _bare_names() -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_that_are_named_exist(name: str) -> None:
-    known = {f"IONROUTER_{field.upper()}" for field in Settings.model_fields} | FOR_COMMANDS
+    known = {f"IONROUTER_{field.upper()}" for field in Settings.model_fields} | NO_SETTINGS
     assert set(re.findall(r"\bIONROUTER_[A-Z_]+\b", text_of(name))) <= known
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_that_are_named_exist(name: str) -> None:
     known = {words: sub for words, _, sub in docs_tables.subcommands(cli.parser())}
-    targets = set(re.findall(r"(?m)^([a-z]+):", text_of("Makefile")))
+    targets = set(re.findall(r"(?m)^([a-z-]+):", text_of("Makefile")))
     for code in code_in(text_of(name)):
-        for target in re.findall(r"(?:^|; |&& )make ([a-z]+)", code):
+        for target in re.findall(r"(?:^|; |&& )make ([a-z-]+)", code):
             assert target in targets, f"{name}: no `make {target}`"
         for words in re.findall(r"(?:^|[ /])ionrouter ([a-z].*)", code):
             command = next((c for c in known if re.match(rf"{c}\b", words)), None)

@@ -11,11 +11,13 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/unlocked.h"
 #include "models/cpu_runner.h"
+#include "models/cuda_runner.h"
 
 namespace py = pybind11;
 
@@ -31,9 +33,12 @@ struct UnlockedDelete {
 };
 using EnginePtr = std::unique_ptr<Engine, UnlockedDelete>;
 
+// Tokens of a step where the options do not say. A GPU's matrix units want more rows than a CPU's.
+constexpr int32_t kTokenBudget = 512, kCudaTokenBudget = 4096;
+
 struct Options {
   EngineOptions engine;
-  CpuRunnerOptions runner;
+  RunnerOptions runner;
   int32_t block_size = 16;
 };
 
@@ -49,8 +54,9 @@ void take(py::dict& left, const char* key, T& to) {
   left.attr("pop")(key);
 }
 
-Options read_options(const py::dict& given) {
+Options read_options(const py::dict& given, int32_t token_budget) {
   Options out;
+  out.engine.token_budget = token_budget;
   auto left = py::reinterpret_steal<py::dict>(PyDict_Copy(given.ptr()));
   take(left, "token_budget", out.engine.token_budget);
   take(left, "max_running", out.engine.max_running);
@@ -63,6 +69,7 @@ Options read_options(const py::dict& given) {
   take(left, "kv_memory_bytes", out.runner.kv_memory_bytes);
   take(left, "tier_bytes", out.runner.tier_bytes);
   take(left, "tier_folder", out.runner.tier_folder);
+  take(left, "use_graphs", out.runner.use_graphs);
   take(left, "block_size", out.block_size);
   if (out.block_size != 16) throw py::value_error("options: block_size must be 16");
   if (!left.empty())
@@ -73,12 +80,23 @@ Options read_options(const py::dict& given) {
   return out;
 }
 
-EnginePtr make_engine(const ModelHandle& model, const std::vector<std::string>& token_bytes,
+using AnyModel = std::variant<ModelHandle, CudaModelHandle>;
+
+std::unique_ptr<Runner> make_runner(const AnyModel& model, const RunnerOptions& options) {
+  if (const auto* on_cuda = std::get_if<CudaModelHandle>(&model)) {
+    return std::make_unique<CudaRunner>(on_cuda->model, options);
+  }
+  return std::make_unique<CpuRunner>(std::get<ModelHandle>(model).model, options);
+}
+
+EnginePtr make_engine(const AnyModel& model, const std::vector<std::string>& token_bytes,
                       const std::vector<int32_t>& stop_ids, const py::dict& options) {
-  Options read = read_options(options);
+  const int32_t token_budget =
+      std::holds_alternative<CudaModelHandle>(model) ? kCudaTokenBudget : kTokenBudget;
+  Options read = read_options(options, token_budget);
   const Unlocked unlocked;
-  auto runner = std::make_unique<CpuRunner>(model.model, read.runner);
-  return EnginePtr(new Engine(std::move(runner), token_bytes, stop_ids, std::move(read.engine)));
+  return EnginePtr(
+      new Engine(make_runner(model, read.runner), token_bytes, stop_ids, std::move(read.engine)));
 }
 
 uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, float temperature,

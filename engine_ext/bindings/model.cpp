@@ -41,13 +41,22 @@ py::object logits(const ModelHandle& self, const std::vector<int32_t>& tokens, i
     const Unlocked unlocked;
     values = self.model->logits(tokens, chunk);
   }
-  const auto rows = static_cast<py::ssize_t>(tokens.size());
-  py::object owner = py::cast(FloatMatrix{std::move(values), rows, self.model->config().vocab_size});
-  return py::memoryview(owner);
+  return float_matrix(std::move(values), tokens.size(), self.model->config().vocab_size);
 }
 
 py::dict config(const ModelHandle& self) {
-  const ModelConfig& config = self.model->config();
+  return config_dict(self.model->config(), self.model->kv_block_bytes());
+}
+
+}  // namespace
+
+py::object float_matrix(std::vector<float> values, size_t num_rows, int32_t cols) {
+  const auto rows = static_cast<py::ssize_t>(num_rows);
+  py::object owner = py::cast(FloatMatrix{std::move(values), rows, cols});
+  return py::memoryview(owner);
+}
+
+py::dict config_dict(const ModelConfig& config, int64_t kv_block_bytes) {
   py::dict out;
   out["architecture"] = config.architecture;
   out["num_layers"] = config.num_layers;
@@ -61,11 +70,9 @@ py::dict config(const ModelHandle& self) {
   out["windows"] = config.windows;
   out["rms_eps"] = config.rms_eps;
   out["rope_theta"] = config.rope_theta;
-  out["kv_block_bytes"] = self.model->kv_block_bytes();
+  out["kv_block_bytes"] = kv_block_bytes;
   return out;
 }
-
-}  // namespace
 
 void add_model(py::module_& module) {
   py::register_exception<MemoryShort>(module, "MemoryShort", PyExc_ValueError);

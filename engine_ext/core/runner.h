@@ -117,8 +117,9 @@ struct Caps {
   int32_t max_tokens_per_step = 512;
   int32_t context_length = 0;
   int32_t vocab_size = 0;
-  int32_t num_host_blocks = 0;  // of the second tier; 0: there is none
-  int64_t block_bytes = 0;      // of one block with all its layers
+  int32_t num_host_blocks = 0;       // of the second tier; 0: there is none
+  int64_t block_bytes = 0;           // of one block with all its layers
+  int32_t max_logprobs = INT32_MAX;  // most num_logprobs that a sequence may ask for
 };
 
 enum class CopyState : uint8_t {

@@ -33,7 +33,7 @@ struct Range {
   bool excludes_least;
 };
 
-void check_sampling(const SamplingParams& sampling, int32_t vocab_size) {
+void check_sampling(const SamplingParams& sampling, int32_t vocab_size, int32_t max_logprobs) {
   constexpr float kMost = 1e30f;
   const Range ranges[] = {
       {"temperature", sampling.temperature, 0.0f, kMost, false},
@@ -59,6 +59,8 @@ void check_sampling(const SamplingParams& sampling, int32_t vocab_size) {
   require(sampling.top_k >= -1, "top_k: ", sampling.top_k, " is below -1 (off)");
   require(sampling.num_logprobs >= -1 && sampling.num_logprobs <= vocab_size,
           "logprobs: ", sampling.num_logprobs, " is outside [-1 (none), ", vocab_size, " (the vocabulary)]");
+  require(sampling.num_logprobs <= max_logprobs, "logprobs: ", sampling.num_logprobs, " is above ",
+          max_logprobs, ", the most that this model's device reports");
 }
 
 }  // namespace
@@ -70,7 +72,7 @@ void check_submit(const SubmitParams& params, const SubmitLimits& limits) {
           " and at least one must be left to generate");
   check_ids("prompt", params.prompt, limits.vocab_size);
   check_ids("stop_ids", params.sampling.stop_ids, limits.vocab_size);
-  check_sampling(params.sampling, limits.vocab_size);
+  check_sampling(params.sampling, limits.vocab_size, limits.max_logprobs);
   require(params.max_tokens >= 1, "max_tokens: ", params.max_tokens, " is below 1");
   require(params.sampling.min_tokens >= 0 && params.sampling.min_tokens <= params.max_tokens,
           "min_tokens: ", params.sampling.min_tokens, " is outside [0, max_tokens], that is [0, ",

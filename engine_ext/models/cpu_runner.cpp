@@ -13,61 +13,16 @@
 namespace ion {
 namespace {
 
-constexpr auto kBlock = static_cast<int32_t>(kernels::kKvBlock);
-
-int64_t blocks_for(int64_t num_tokens) {
-  return (num_tokens + kBlock - 1) / kBlock;
-}
-
 // Without a wish: every slot can hold a full context, but not more than a quarter of what memory is left, and
 // never less than one context (the allocation says so if even that is too much).
-int64_t wanted_blocks(const Weights& weights, const CpuRunnerOptions& options, int32_t context_length) {
-  if (options.num_blocks > 0) return options.num_blocks;
-  const int64_t block_bytes = CpuDecoder::kv_block_bytes(weights);
-  if (options.kv_memory_bytes > 0) return options.kv_memory_bytes / block_bytes;
-  const int64_t one = blocks_for(context_length);
-  return std::clamp(available_memory_bytes() / 4 / block_bytes, one, one * options.max_slots);
-}
-
-int32_t host_blocks(const CpuRunnerOptions& options, int64_t block_bytes) {
-  if (options.tier_bytes == 0) return 0;
-  const int64_t num_blocks = options.tier_bytes / block_bytes;
-  if (num_blocks < 1 || num_blocks > INT32_MAX) {
-    throw std::invalid_argument("kv_tier: " + std::to_string(options.tier_bytes) +
-                                " bytes do not make a sensible number of blocks of " +
-                                std::to_string(block_bytes) + " bytes");
-  }
-  return static_cast<int32_t>(num_blocks);
-}
-
-Caps caps_of(const Model& model, const CpuRunnerOptions& options) {
-  const ModelConfig& config = model.config();
-  Caps caps;
-  caps.block_size = kBlock;
-  caps.vocab_size = config.vocab_size;
-  caps.max_slots = options.max_slots;
-  caps.max_tokens_per_step = options.max_tokens_per_step;
-  caps.context_length = options.context_length > 0 ? options.context_length : config.context_length;
-  if (caps.max_slots < 1) throw std::invalid_argument("max_slots: must be at least 1");
-  if (caps.max_tokens_per_step < 1) throw std::invalid_argument("max_tokens_per_step: must be at least 1");
-  if (caps.context_length > config.context_length) {
-    throw std::invalid_argument("context_length: " + std::to_string(caps.context_length) +
-                                " is above the model's " + std::to_string(config.context_length));
-  }
-  const int64_t num_blocks = wanted_blocks(model.weights(), options, caps.context_length);
-  if (num_blocks < 1) {
-    throw std::invalid_argument("kv_memory_bytes: " + std::to_string(options.kv_memory_bytes) +
-                                " is less than one block of " +
-                                std::to_string(CpuDecoder::kv_block_bytes(model.weights())) + " bytes");
-  }
-  if (num_blocks > INT32_MAX) {
-    throw MemoryShort("too little memory for the KV cache: " + std::to_string(num_blocks) + " blocks of " +
-                      std::to_string(CpuDecoder::kv_block_bytes(model.weights())) + " bytes needed, " +
-                      std::to_string(available_memory_bytes()) + " bytes available");
-  }
-  caps.num_blocks = static_cast<int32_t>(num_blocks);
+Caps caps_of(const Model& model, const RunnerOptions& options) {
+  Caps caps = base_caps(model.config(), options);
   caps.block_bytes = CpuDecoder::kv_block_bytes(model.weights());
-  caps.num_host_blocks = host_blocks(options, caps.block_bytes);
+  const int64_t one = blocks_for(caps.context_length);
+  const auto unasked = [&] {
+    return std::clamp(available_memory_bytes() / 4 / caps.block_bytes, one, one * options.max_slots);
+  };
+  set_num_blocks(caps, options, unasked);
   return caps;
 }
 
@@ -89,7 +44,7 @@ kernels::SamplerParams sampler_params(const SamplingParams& from, bool is_stop_m
 
 }  // namespace
 
-CpuRunner::CpuRunner(std::shared_ptr<const Model> model, const CpuRunnerOptions& options)
+CpuRunner::CpuRunner(std::shared_ptr<const Model> model, const RunnerOptions& options)
     : model_(std::move(model)),
       caps_(caps_of(*model_, options)),
       decoder_(model_->weights(), model_->pool(),

@@ -16,23 +16,14 @@
 #include "models/cpu_decoder.h"
 #include "models/kv_store.h"
 #include "models/model.h"
+#include "models/runner_options.h"
 
 namespace ion {
-
-struct CpuRunnerOptions {
-  int32_t num_blocks = 0;       // 0: as kv_memory_bytes says
-  int64_t kv_memory_bytes = 0;  // 0: one full context for each slot, within a quarter of the free memory
-  int32_t max_slots = 64;
-  int32_t max_tokens_per_step = 512;
-  int32_t context_length = 0;  // 0: the model's
-  int64_t tier_bytes = 0;      // of the second KV tier; 0: none
-  std::string tier_folder;     // empty: the second tier is memory; else a file in it
-};
 
 class CpuRunner final : public Runner {
  public:
   // Keeps the model alive. Throws WeightError for too little memory, std::invalid_argument for bad options.
-  CpuRunner(std::shared_ptr<const Model> model, const CpuRunnerOptions& options);
+  CpuRunner(std::shared_ptr<const Model> model, const RunnerOptions& options);
   ~CpuRunner() override;  // waits for the step that is being computed; the ones behind it are dropped
 
   const Caps& caps() const override { return caps_; }

@@ -8,8 +8,7 @@
 #include <stdexcept>
 
 #include "models/cpu_decoder.h"
-#include "models/gguf.h"
-#include "models/safetensors.h"
+#include "models/model_files.h"
 #include "models/weight_error.h"
 
 namespace ion {
@@ -17,19 +16,8 @@ namespace {
 
 constexpr int32_t kMaxChunk = 512;  // rows of one pass of `logits`; bounds its activations
 
-// A GGUF may leave vocab_size to the embedding's shape.
-int32_t vocab_size_of(const NamedTensors& tensors) {
-  const auto found = tensors.find("token_embd.weight");
-  if (found == tensors.end()) throw WeightError("tensor 'token_embd.weight' is missing");
-  const std::vector<int64_t>& shape = found->second->shape;
-  if (shape.size() != 2 || shape[0] > INT32_MAX) {
-    throw WeightError("tensor 'token_embd.weight': [vocab, hidden] wanted, " + shape_text(shape) + " found");
-  }
-  return static_cast<int32_t>(shape[0]);
-}
+}  // namespace
 
-// The process's threads: one pool of each size that is asked for, as long as a model uses it. More threads
-// than CPUs would only be in each other's way, so models take turns instead of having their own.
 std::shared_ptr<kernels::ThreadPool> shared_pool(int threads) {
   static std::mutex mutex;
   static std::map<int, std::weak_ptr<kernels::ThreadPool>> pools;
@@ -38,14 +26,6 @@ std::shared_ptr<kernels::ThreadPool> shared_pool(int threads) {
   std::shared_ptr<kernels::ThreadPool> pool = known.lock();
   if (pool == nullptr) known = pool = std::make_shared<kernels::ThreadPool>(threads);
   return pool;
-}
-
-ModelConfig read_config(const std::string& text) {
-  try {
-    return config_from_json(parse_json(text));
-  } catch (const WeightError& error) {
-    throw WeightError("config.json: " + std::string(error.what()));
-  }
 }
 
 void check_tokens(std::span<const int32_t> tokens, int32_t vocab_size) {
@@ -57,8 +37,6 @@ void check_tokens(std::span<const int32_t> tokens, int32_t vocab_size) {
     }
   }
 }
-
-}  // namespace
 
 kernels::Numerics parse_numerics(const std::string& name) {
   if (name == "fast") return kernels::Numerics::fast;
@@ -72,28 +50,18 @@ int64_t Model::kv_block_bytes() const {
 
 std::shared_ptr<const Model> Model::load_gguf(const std::string& path, kernels::Numerics numerics,
                                               int threads) {
-  const GgufFile file(path);
-  NamedTensors tensors;
-  for (const Tensor& tensor : file.tensors()) tensors.emplace(tensor.name, &tensor);
-  ModelConfig config = config_from_gguf(file);
-  if (config.vocab_size == 0) config.vocab_size = vocab_size_of(tensors);
-  auto pool = shared_pool(threads);
-  Weights weights = load_weights(std::move(config), tensors, numerics, *pool);
-  return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));
+  return load(ModelFiles::open_gguf(path), numerics, threads);
 }
 
 std::shared_ptr<const Model> Model::load_safetensors(std::span<const std::string> paths,
                                                      const std::string& config_json,
                                                      kernels::Numerics numerics, int threads) {
-  const SafetensorsFiles files(paths);
-  NamedTensors tensors;
-  for (const Tensor& tensor : files.tensors()) {
-    const std::string name = canonical_name(tensor.name);
-    if (!name.empty()) tensors.emplace(name, &tensor);
-  }
-  ModelConfig config = read_config(config_json);
+  return load(ModelFiles::open_safetensors(paths, config_json), numerics, threads);
+}
+
+std::shared_ptr<const Model> Model::load(ModelFiles files, kernels::Numerics numerics, int threads) {
   auto pool = shared_pool(threads);
-  Weights weights = load_weights(std::move(config), tensors, numerics, *pool);
+  Weights weights = load_weights(std::move(files.config), files.tensors, numerics, *pool);
   return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));
 }
 

@@ -11,8 +11,18 @@
 
 namespace ion {
 
+struct ModelFiles;
+
 // "fast" or "exact"; throws std::invalid_argument for anything else.
 kernels::Numerics parse_numerics(const std::string& name);
+
+// The process's threads: one pool of each size that is asked for (0: one thread per available CPU), as long
+// as a model uses it. More threads than CPUs would only be in each other's way, so models take turns instead
+// of having their own.
+std::shared_ptr<kernels::ThreadPool> shared_pool(int threads);
+
+// Throws std::invalid_argument for no tokens and ids outside the vocabulary.
+void check_tokens(std::span<const int32_t> tokens, int32_t vocab_size);
 
 class Model {
  public:
@@ -34,6 +44,7 @@ class Model {
   std::vector<float> logits(std::span<const int32_t> tokens, int32_t chunk) const;
 
  private:
+  static std::shared_ptr<const Model> load(ModelFiles files, kernels::Numerics numerics, int threads);
   Model(std::shared_ptr<kernels::ThreadPool> pool, Weights weights)
       : pool_(std::move(pool)), weights_(std::move(weights)) {}
 

@@ -1,6 +1,8 @@
-// First every tensor is looked up and checked and the total is known; then one allocation, then the packing.
+// First every tensor is looked up and checked (Finder) and the total is known; then one allocation, then the
+// packing (Loader).
 #include "models/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -53,78 +55,60 @@ int64_t aligned(int64_t num_bytes) {
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// One tensor that the decoder wants, and the one place it goes to.
+// One tensor that the decoder wants; `found` goes out.
 struct Wanted {
   std::string name;
   std::vector<int64_t> shape;
-  kernels::PackedMatrix* matrix = nullptr;
-  const float** vector = nullptr;
-  const std::byte** table = nullptr;  // rows in file layout, for gathering
+  FoundWeight found;
   bool is_optional = false;
-  int64_t num_interleaved_heads = 0;  // > 0: rows pair (2i, 2i+1) inside each of so many heads
-  const Tensor* found = nullptr;
 };
 
 DType dtype_of(const Tensor& tensor) {
   return static_cast<DType>(*tensor.type);
 }
 
-// Row r of the half-split order, of `heads` heads of `head_dim`: pairs (2i, 2i+1) become (i, i + head_dim/2).
-int64_t interleaved_row(int64_t row, int64_t head_dim) {
-  const int64_t head = row / head_dim, dim = row % head_dim, half = head_dim / 2;
-  return head * head_dim + (dim < half ? 2 * dim : 2 * (dim - half) + 1);
-}
-
-class Loader {
+class Finder {
  public:
-  Loader(Weights& out, const NamedTensors& tensors, kernels::ThreadPool& pool)
-      : out_(out), config_(out.config), tensors_(tensors), pool_(pool) {}
+  Finder(const ModelConfig& config, const NamedTensors& tensors) : config_(config), tensors_(tensors) {}
 
-  void load() {
+  std::vector<FoundWeight> find_all() {
     list_wanted();
-    int64_t total = 0;
-    for (Wanted& wanted : wanted_) total += find(wanted) ? aligned(size_of(wanted)) : 0;
-    refuse_unknown();
-    out_.memory = Memory(total, "the model's weights");
-    std::byte* at = out_.memory.data();
+    std::vector<FoundWeight> out;
     for (Wanted& wanted : wanted_) {
-      if (wanted.found == nullptr) continue;
-      place(wanted, at);
-      at += aligned(size_of(wanted));
+      if (find(wanted)) out.push_back(wanted.found);
     }
+    refuse_unknown();
+    return out;
   }
 
  private:
-  void want_vector(const std::string& name, int64_t size, const float** to, bool is_optional,
-                   int64_t heads = 0) {
-    wanted_.push_back({.name = name,
-                       .shape = {size},
-                       .vector = to,
-                       .is_optional = is_optional,
-                       .num_interleaved_heads = heads});
+  void want(const std::string& name, std::vector<int64_t> shape, WeightPart part, bool is_optional = false) {
+    wanted_.push_back({name, std::move(shape), {.part = part, .layer = layer_}, is_optional});
   }
 
-  void want_linear(const std::string& stem, int64_t n, int64_t k, Linear& to, int64_t heads = 0) {
-    wanted_.push_back(
-        {.name = stem + ".weight", .shape = {n, k}, .matrix = &to.w, .num_interleaved_heads = heads});
-    want_vector(stem + ".bias", n, &to.bias, true, heads);
+  void want_linear(const std::string& stem, int64_t n, int64_t k, WeightPart part, int64_t heads = 0) {
+    want(stem + ".weight", {n, k}, part);
+    wanted_.back().found.num_interleaved_heads = heads;
+    want(stem + ".bias", {n}, part, true);
+    wanted_.back().found.num_interleaved_heads = heads;
+    wanted_.back().found.is_bias = true;
   }
 
-  void list_layer(const std::string& prefix, LayerWeights& layer) {
+  void list_layer(const std::string& prefix) {
     const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size;
     const int64_t q_heads = config_.is_qk_interleaved ? config_.num_heads : 0;
     const int64_t kv_heads = config_.is_qk_interleaved ? config_.num_kv_heads : 0;
-    want_vector(prefix + "attn_norm.weight", hidden, &layer.attn_norm, false);
-    want_linear(prefix + "attn_q", config_.q_size(), hidden, layer.q, q_heads);
-    want_linear(prefix + "attn_k", config_.kv_size(), hidden, layer.k, kv_heads);
-    want_linear(prefix + "attn_v", config_.kv_size(), hidden, layer.v);
-    want_linear(prefix + "attn_output", hidden, config_.q_size(), layer.o);
-    want_vector(prefix + "attn_q_norm.weight", config_.head_dim, &layer.q_norm, true);
-    want_vector(prefix + "attn_k_norm.weight", config_.head_dim, &layer.k_norm, true);
-    want_vector(prefix + "ffn_norm.weight", hidden, &layer.ffn_norm, false);
-    want_linear(prefix + "ffn_gate", ffn, hidden, layer.gate);
-    want_linear(prefix + "ffn_up", ffn, hidden, layer.up);
-    want_linear(prefix + "ffn_down", hidden, ffn, layer.down);
+    want(prefix + "attn_norm.weight", {hidden}, WeightPart::attn_norm);
+    want_linear(prefix + "attn_q", config_.q_size(), hidden, WeightPart::q, q_heads);
+    want_linear(prefix + "attn_k", config_.kv_size(), hidden, WeightPart::k, kv_heads);
+    want_linear(prefix + "attn_v", config_.kv_size(), hidden, WeightPart::v);
+    want_linear(prefix + "attn_output", hidden, config_.q_size(), WeightPart::o);
+    want(prefix + "attn_q_norm.weight", {config_.head_dim}, WeightPart::q_norm, true);
+    want(prefix + "attn_k_norm.weight", {config_.head_dim}, WeightPart::k_norm, true);
+    want(prefix + "ffn_norm.weight", {hidden}, WeightPart::ffn_norm);
+    want_linear(prefix + "ffn_gate", ffn, hidden, WeightPart::gate);
+    want_linear(prefix + "ffn_up", ffn, hidden, WeightPart::up);
+    want_linear(prefix + "ffn_down", hidden, ffn, WeightPart::down);
   }
 
   void list_wanted() {
@@ -134,21 +118,16 @@ class Loader {
       throw WeightError(std::to_string(config_.num_layers) + " layers announced, but only " +
                         std::to_string(tensors_.size()) + " tensors");
     }
-    out_.layers.resize(config_.num_layers);
     const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden_size};
-    if (config_.is_head_tied || !tensors_.contains("output.weight")) {
-      wanted_.push_back({.name = "token_embd.weight", .shape = shape, .matrix = &out_.head.w});
-    } else {
-      wanted_.push_back({.name = "token_embd.weight", .shape = shape, .table = &out_.embedding});
-      wanted_.push_back({.name = "output.weight", .shape = shape, .matrix = &out_.head.w});
+    want("token_embd.weight", shape, WeightPart::embedding);
+    if (!config_.is_head_tied && tensors_.contains("output.weight")) {
+      want("output.weight", shape, WeightPart::head);
     }
-    want_vector("output_norm.weight", config_.hidden_size, &out_.output_norm, false);
-    for (int32_t i = 0; i < config_.num_layers; ++i) {
-      list_layer("blk." + std::to_string(i) + ".", out_.layers[i]);
-    }
+    want("output_norm.weight", {config_.hidden_size}, WeightPart::output_norm);
+    for (layer_ = 0; layer_ < config_.num_layers; ++layer_) list_layer("blk." + std::to_string(layer_) + ".");
   }
 
-  // Sets `found`, or leaves it null for an absent optional tensor.
+  // Sets the tensor, or returns false for an absent optional one.
   bool find(Wanted& wanted) const {
     const auto found = tensors_.find(wanted.name);
     if (found == tensors_.end()) {
@@ -168,19 +147,12 @@ class Loader {
       throw WeightError(what + ": shape " + shape_text(wanted.shape) + " wanted, " +
                         shape_text(tensor.shape) + " found");
     }
-    if (wanted.vector == nullptr &&
+    if (tensor.shape.size() == 2 &&
         !kernels::is_packable(dtype_of(tensor), tensor.shape[0], tensor.shape[1])) {
       throw WeightError(what + ": " + shape_text(tensor.shape) + " cannot be packed as " + tensor.type_name);
     }
-    wanted.found = &tensor;
+    wanted.found.tensor = &tensor;
     return true;
-  }
-
-  int64_t size_of(const Wanted& wanted) const {
-    const Tensor& tensor = *wanted.found;
-    if (wanted.vector != nullptr) return tensor.shape[0] * static_cast<int64_t>(sizeof(float));
-    if (wanted.table != nullptr) return static_cast<int64_t>(tensor.data.size());
-    return kernels::packed_bytes(dtype_of(tensor), tensor.shape[0], tensor.shape[1], out_.numerics);
   }
 
   // A tensor that nobody reads means a decoder that computes something else than ours would.
@@ -196,27 +168,107 @@ class Loader {
     }
   }
 
-  void place(const Wanted& wanted, std::byte* at) {
-    const Tensor& tensor = *wanted.found;
+  const ModelConfig& config_;
+  const NamedTensors& tensors_;
+  std::vector<Wanted> wanted_;
+  int32_t layer_ = 0;
+};
+
+// Packs what was found, in the order of the finding, into one allocation.
+class Loader {
+ public:
+  Loader(Weights& out, const std::vector<FoundWeight>& found, kernels::ThreadPool& pool)
+      : out_(out), config_(out.config), found_(found), pool_(pool) {
+    out_.layers.resize(config_.num_layers);
+    is_head_tied_ =
+        std::ranges::none_of(found, [](const FoundWeight& w) { return w.part == WeightPart::head; });
+  }
+
+  void load() {
+    int64_t total = 0;
+    for (const FoundWeight& found : found_) total += aligned(size_of(found));
+    out_.memory = Memory(total, "the model's weights");
+    std::byte* at = out_.memory.data();
+    for (const FoundWeight& found : found_) {
+      place(found, at);
+      at += aligned(size_of(found));
+    }
+  }
+
+ private:
+  // The embedding in file layout, for gathering; with a tied head the head is gathered from.
+  bool is_table(const FoundWeight& found) const {
+    return found.part == WeightPart::embedding && !is_head_tied_;
+  }
+
+  int64_t size_of(const FoundWeight& found) const {
+    const Tensor& tensor = *found.tensor;
+    if (tensor.shape.size() == 1) return tensor.shape[0] * static_cast<int64_t>(sizeof(float));
+    if (is_table(found)) return static_cast<int64_t>(tensor.data.size());
+    return kernels::packed_bytes(dtype_of(tensor), tensor.shape[0], tensor.shape[1], out_.numerics);
+  }
+
+  Linear& linear(const FoundWeight& found) {
+    LayerWeights& layer = out_.layers[found.layer];
+    switch (found.part) {
+      case WeightPart::q:
+        return layer.q;
+      case WeightPart::k:
+        return layer.k;
+      case WeightPart::v:
+        return layer.v;
+      case WeightPart::o:
+        return layer.o;
+      case WeightPart::gate:
+        return layer.gate;
+      case WeightPart::up:
+        return layer.up;
+      case WeightPart::down:
+        return layer.down;
+      default:
+        return out_.head;
+    }
+  }
+
+  const float*& vector(const FoundWeight& found) {
+    LayerWeights& layer = out_.layers[found.layer];
+    switch (found.part) {
+      case WeightPart::output_norm:
+        return out_.output_norm;
+      case WeightPart::attn_norm:
+        return layer.attn_norm;
+      case WeightPart::q_norm:
+        return layer.q_norm;
+      case WeightPart::k_norm:
+        return layer.k_norm;
+      case WeightPart::ffn_norm:
+        return layer.ffn_norm;
+      default:
+        return linear(found).bias;
+    }
+  }
+
+  void place(const FoundWeight& found, std::byte* at) {
+    const Tensor& tensor = *found.tensor;
     const DType dtype = dtype_of(tensor);
-    if (wanted.vector != nullptr) {
+    if (tensor.shape.size() == 1) {
       auto* values = reinterpret_cast<float*>(at);
       kernels::dequantize_row(values, tensor.data.data(), dtype, tensor.shape[0]);
-      if (wanted.num_interleaved_heads > 0) split_halves(values, tensor.shape[0], sizeof(float));
-      *wanted.vector = values;
-    } else if (wanted.table != nullptr) {
+      if (found.num_interleaved_heads > 0) split_halves(values, tensor.shape[0], sizeof(float));
+      vector(found) = values;
+    } else if (is_table(found)) {
       std::memcpy(at, tensor.data.data(), tensor.data.size());
-      *wanted.table = at;
+      out_.embedding = at;
       out_.embedding_dtype = dtype;
     } else {
       std::vector<std::byte> rows;
       const std::byte* source = tensor.data.data();
-      if (wanted.num_interleaved_heads > 0) {
+      if (found.num_interleaved_heads > 0) {
         rows.assign(tensor.data.begin(), tensor.data.end());
         split_halves(rows.data(), tensor.shape[0], tensor.data.size() / tensor.shape[0]);
         source = rows.data();
       }
-      *wanted.matrix =
+      linear(found).w =
           kernels::pack_matrix(at, source, dtype, tensor.shape[0], tensor.shape[1], out_.numerics, pool_);
     }
   }
@@ -233,12 +285,13 @@ class Loader {
 
   Weights& out_;
   const ModelConfig& config_;
-  const NamedTensors& tensors_;
+  const std::vector<FoundWeight>& found_;
   kernels::ThreadPool& pool_;
-  std::vector<Wanted> wanted_;
+  bool is_head_tied_ = false;
 };
 
-// Factors of a GGUF's own tensor; a config's formula otherwise.
+}  // namespace
+
 std::vector<float> rope_divisors(const ModelConfig& config, const NamedTensors& tensors) {
   const auto found = tensors.find("rope_freqs.weight");
   if (found == tensors.end()) return {config.rope_divisors.begin(), config.rope_divisors.end()};
@@ -256,7 +309,19 @@ std::vector<float> rope_divisors(const ModelConfig& config, const NamedTensors& 
   return out;
 }
 
-}  // namespace
+int64_t interleaved_row(int64_t row, int64_t head_dim) {
+  const int64_t head = row / head_dim, dim = row % head_dim, half = head_dim / 2;
+  return head * head_dim + (dim < half ? 2 * dim : 2 * (dim - half) + 1);
+}
+
+std::vector<FoundWeight> find_weights(const ModelConfig& config, const NamedTensors& tensors) {
+  if (!kernels::is_attention_shape(config.num_heads, config.num_kv_heads, config.head_dim)) {
+    throw WeightError("attention with " + std::to_string(config.num_heads) + " heads of " +
+                      std::to_string(config.head_dim) + " over " + std::to_string(config.num_kv_heads) +
+                      " key/value heads is not supported");
+  }
+  return Finder(config, tensors).find_all();
+}
 
 std::string canonical_name(std::string_view name) {
   if (name.ends_with(".rotary_emb.inv_freq")) return {};  // a constant that old checkpoints carry along
@@ -276,16 +341,12 @@ std::string canonical_name(std::string_view name) {
 
 Weights load_weights(ModelConfig config, const NamedTensors& tensors, kernels::Numerics numerics,
                      kernels::ThreadPool& pool) {
-  if (!kernels::is_attention_shape(config.num_heads, config.num_kv_heads, config.head_dim)) {
-    throw WeightError("attention with " + std::to_string(config.num_heads) + " heads of " +
-                      std::to_string(config.head_dim) + " over " + std::to_string(config.num_kv_heads) +
-                      " key/value heads is not supported");
-  }
   Weights out;
   out.config = std::move(config);
   out.numerics = numerics;
+  const std::vector<FoundWeight> found = find_weights(out.config, tensors);
   out.rope_divisors = rope_divisors(out.config, tensors);
-  Loader(out, tensors, pool).load();
+  Loader(out, found, pool).load();
   return out;
 }
 

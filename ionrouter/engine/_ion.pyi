@@ -42,19 +42,47 @@ class Model:
     def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
         """Teacher-forced logits, float32 [len(tokens), vocab_size], `chunk` tokens at a time. For tests."""
 
+def cuda_device() -> dict[str, Any]:
+    """Describe the GPU: name, compute (major, minor), num_sms, driver_version, runtime_version, total_bytes,
+    free_bytes, is_coherent, and the library's path.
+
+    Raises RuntimeError saying what is missing: libion_cuda.so (beside this module, or where
+    IONROUTER_CUDA_LIBRARY says), its right version, a driver, a GPU.
+    """
+
+class CudaModel:
+    """Weights on the GPU as bfloat16, from the same files and with the same ValueErrors as `Model`.
+
+    `threads` convert (0: one per CPU). `blaslt` is the path of libcublasLt.so; empty: the library searches.
+    Raises RuntimeError where there is no GPU or it fails, MemoryShort where it has too little memory.
+    """
+
+    @staticmethod
+    def load_gguf(path: str, threads: int = 0, blaslt: str = "") -> CudaModel: ...
+    @staticmethod
+    def load_safetensors(
+        paths: Sequence[str], config_json: str, threads: int = 0, blaslt: str = ""
+    ) -> CudaModel: ...
+    @property
+    def config(self) -> dict[str, Any]: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
+        """As `Model.logits`."""
+
 class Engine:
     """schedule -> run -> commit, in its own thread.
 
     options: block_size (16), num_blocks or kv_memory_bytes, max_running (64), token_budget (tokens a step,
-    512), context_length (0: the model's), pipeline_depth (1), prefix_cache (True), cache_identity, tier_bytes
-    (0: no second KV tier), tier_folder (empty: in memory, else in a file there). `token_bytes[i]` is the raw
-    text of token i (empty for special tokens, which never reach the text). `stop_ids` end a sequence and are
-    not text.
+    512, on a GPU 4096), use_graphs (True; GPU alone), context_length (0: the model's), pipeline_depth (1),
+    prefix_cache (True), cache_identity, tier_bytes (0: no second KV tier), tier_folder (empty: in memory,
+    else in a file there). `token_bytes[i]` is the raw text of token i (empty for special tokens, which never
+    reach the text). `stop_ids` end a sequence and are not text.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Model | CudaModel,
         token_bytes: Sequence[bytes],
         stop_ids: Sequence[int],
         options: dict[str, Any],

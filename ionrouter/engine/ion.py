@@ -101,6 +101,7 @@ class LocalEngine:
         self._settings = settings
         self._engine = engine
         self.weight_bytes = int(loaded.model.weight_bytes)
+        self.device = loaded.device.kind
         self._load_s = load_s
         self._speed = Speed(clock)
         self._mailboxes: dict[int, Mailbox] = {}
@@ -134,6 +135,9 @@ class LocalEngine:
             "engine_started",
             weights=settings.weights,
             numerics=settings.numerics,
+            device=loaded.device.kind,
+            device_name=loaded.device.name,
+            why_not_cuda=loaded.device.why_not_cuda,
             weight_bytes=loaded.model.weight_bytes,
             context_length=local.context_length,
             blocks=int(engine.stats()["blocks_total"]),
@@ -238,6 +242,7 @@ class LocalEngine:
             prefill_rate=stats.get("prefill_rate") or None,
             decode_rate=self._speed.decode_rate or (decode / max(running, 1) or None),
             load_s=self._load_s,
+            device=self.device,
             stats=stats,
         )
 

@@ -16,6 +16,8 @@ _SHARE_OF_FREE = 0.4
 # routes.yaml says otherwise, a small model stops at 2 GiB, a large one at twice its weights, and neither
 # below one sequence of full length.
 _SMALL_POOL_BYTES = 2 << 30
+# A GPU is there to be filled: what is left is for activations.
+_SHARE_OF_DEVICE = 0.9
 _ELEMENT_BYTES = {"fast": 2, "exact": 4}  # f16 and f32 KV (docs/engine.md, "KV layout")
 
 
@@ -64,6 +66,27 @@ def choose_kv_bytes(
         )
     modest = max(_SMALL_POOL_BYTES, 2 * weight_bytes, token_bytes * int(config["context_length"]))
     return min(share, most, modest)
+
+
+def choose_device_kv_bytes(
+    config: Mapping[str, Any], max_running: int, *, free_bytes: int, neighbours: Neighbours
+) -> int:
+    """Choose an equal share of a GPU's memory; 0 for a model that has it alone: its runner knows best.
+
+    `neighbours` are those on the same GPU. Raises TooLittleMemory as `choose_kv_bytes` does.
+    """
+    if neighbours.num_sharing == 0 and neighbours.coming_bytes == 0:
+        return 0
+    block_bytes = int(config["kv_block_bytes"])
+    left = max(0, free_bytes + neighbours.kv_bytes - neighbours.coming_bytes)
+    share = int(min(left / (neighbours.num_sharing + 1), free_bytes) * _SHARE_OF_DEVICE)
+    least = block_bytes * max_running
+    if share < least:
+        raise TooLittleMemory(
+            f"kv_memory: {least} bytes are needed on the GPU for {max_running} sequences, {share} bytes are "
+            f"free; free memory or lower max_running"
+        )
+    return min(share, block_bytes * -(-int(config["context_length"]) // _BLOCK_TOKENS) * max_running)
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:

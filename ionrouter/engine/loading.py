@@ -6,13 +6,14 @@ Knows files and their metadata; knows no requests and starts no engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ionrouter.engine import tokenizer as tokenizers
 from ionrouter.engine import weights
 from ionrouter.engine.chat_template import ChatTemplate
+from ionrouter.engine.device import Device, DeviceKind, choose_device, cublas_lt_path
 from ionrouter.engine.kv_memory import TooLittleMemory
 from ionrouter.engine.shards import shards_of
 from ionrouter.engine.tokenizer import Tokenizer
@@ -28,19 +29,22 @@ class EngineSettings:
     weights: str
     sha256: str | None = None
     numerics: str = "fast"
+    device: str = "auto"  # or cpu, cuda
     kv_memory_bytes: int | None = None
     max_running: int = 64
     threads: int | None = None
     kv_tier_bytes: int = 0
     kv_tier_folder: str = ""  # empty: the second KV tier is memory
     unload_when_idle: bool = False
+    place: str = field(default="", compare=False)  # in routes.yaml, for messages: "models.m.endpoints[0]"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """Weights in memory with the tokenizer and template that belong to them."""
 
-    model: Any  # _ion.Model
+    model: Any  # _ion.Model or _ion.CudaModel
+    device: Device
     config: Mapping[str, Any]
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -69,11 +73,30 @@ def weight_bytes(settings: EngineSettings, cache: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
+def device_of(settings: EngineSettings) -> Device:
+    """Choose where to compute; raises ConfigError naming the place in routes.yaml."""
+    return choose_device(
+        settings.device,
+        numerics=settings.numerics,
+        kv_tier_folder=settings.kv_tier_folder,
+        place=settings.place,
+    )
+
+
+def planned_device(settings: EngineSettings) -> DeviceKind:
+    """Say whose memory a model takes or would take."""
+    try:
+        return device_of(settings).kind
+    except ConfigError:
+        return "cuda"
+
+
 def load_from(path: Path, settings: EngineSettings) -> LoadedModel:
     """Load a file or folder; raises ConfigError naming the fault, TooLittleMemory if it does not fit."""
     ion = _extension()
+    device = device_of(settings)
     try:  # what follows names tensors and metadata keys, not the file
-        return _load_folder(path, settings) if path.is_dir() else _load_gguf(path, settings)
+        return _load_folder(path, settings, device) if path.is_dir() else _load_gguf(path, settings, device)
     except ion.MemoryShort as error:
         raise TooLittleMemory(f"{settings.weights}: {error}") from error
     except ValueError as error:
@@ -92,15 +115,19 @@ def _extension() -> Any:
     return _ion
 
 
-def _load_gguf(path: Path, settings: EngineSettings) -> LoadedModel:
+def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
     ion = _extension()
     metadata = ion.gguf_metadata(str(path))
     tokenizer = _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata))
-    model = ion.Model.load_gguf(str(path), settings.numerics, settings.threads or 0)
-    return _loaded(model, tokenizer, path, settings)
+    threads = settings.threads or 0
+    if device.kind == "cuda":
+        model = _on_cuda(ion.CudaModel.load_gguf, str(path), threads)
+    else:
+        model = ion.Model.load_gguf(str(path), settings.numerics, threads)
+    return _loaded(model, tokenizer, path, settings, device)
 
 
-def _load_folder(path: Path, settings: EngineSettings) -> LoadedModel:
+def _load_folder(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
     ion = _extension()
     tokenizer = _read("tokenizer.json", lambda: tokenizers.from_folder(path))
     shards = [str(shard) for shard in shards_of(path)]
@@ -111,8 +138,19 @@ def _load_folder(path: Path, settings: EngineSettings) -> LoadedModel:
         config_json = config_path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"config.json: not UTF-8: {error}") from error
-    model = ion.Model.load_safetensors(shards, config_json, settings.numerics, settings.threads or 0)
-    return _loaded(model, tokenizer, path, settings)
+    threads = settings.threads or 0
+    if device.kind == "cuda":
+        model = _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
+    else:
+        model = ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
+    return _loaded(model, tokenizer, path, settings, device)
+
+
+def _on_cuda(load: Callable[..., Any], *files_and_threads: Any) -> Any:
+    try:
+        return load(*files_and_threads, cublas_lt_path())
+    except RuntimeError as error:  # of the GPU; what is wrong with the files is a ValueError
+        raise ConfigError(str(error)) from error
 
 
 def _read(where: str, read: Callable[[], Read]) -> Read:
@@ -136,7 +174,10 @@ def _template_of(tokenizer: Tokenizer) -> ChatTemplate | None:
     )
 
 
-def _loaded(model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings) -> LoadedModel:
+def _loaded(
+    model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
+) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
-    identity = f"{settings.sha256 or path.resolve()}:{settings.numerics}"
-    return LoadedModel(model, model.config, tokenizer, template, identity)
+    numerics = "bfloat16" if device.kind == "cuda" else settings.numerics
+    identity = f"{settings.sha256 or path.resolve()}:{numerics}"
+    return LoadedModel(model, device, model.config, tokenizer, template, identity)

@@ -17,7 +17,7 @@ import structlog
 from ionrouter.engine.download import SourceUnavailable
 from ionrouter.engine.ion import LocalEngine
 from ionrouter.engine.kv_memory import Neighbours, TooLittleMemory
-from ionrouter.engine.loading import EngineSettings, weight_bytes
+from ionrouter.engine.loading import EngineSettings, planned_device, weight_bytes
 from ionrouter.errors import ConfigError, IonrouterError
 from ionrouter.schema.load import EngineLoad
 
@@ -157,8 +157,13 @@ class EnginePool:
         return isinstance(error, SourceUnavailable)
 
     def _neighbours(self, settings: EngineSettings) -> Neighbours:
-        """Describe the other engines; called in a loader's thread."""
-        others = [(other, slot) for other, slot in list(self._slots.items()) if other != settings]
+        """Describe the other engines that share the device's memory; called in a loader's thread."""
+        device = planned_device(settings)
+        others = [
+            (other, slot)
+            for other, slot in list(self._slots.items())
+            if other != settings and planned_device(other) == device
+        ]
         sharing = [
             slot
             for other, slot in others

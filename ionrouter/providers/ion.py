@@ -137,12 +137,14 @@ def _settings(local: LocalModel) -> EngineSettings:
         weights=local.weights,
         sha256=local.sha256,
         numerics=local.numerics,
+        device=local.device,
         kv_memory_bytes=local.kv_memory_bytes,
         max_running=local.max_running,
         threads=local.threads,
         kv_tier_bytes=local.kv_tier_bytes,
         kv_tier_folder=local.kv_tier_folder,
         unload_when_idle=local.unload == "idle",
+        place=local.place,
     )
 
 

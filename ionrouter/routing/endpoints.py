@@ -90,6 +90,7 @@ class Draft:
     known: KnownModel = NOTHING_KNOWN
     known_from: PriceSource = "unknown"
     is_discovered: bool = False  # listed by the upstream, not by the file
+    place: str = ""  # in routes.yaml, for messages at run time
 
 
 def draft_of(catalog: Catalog, model_id: str, offer: Offer, provider: Provider, upstream_model: str) -> Draft:
@@ -115,7 +116,7 @@ def compile_offer(draft: Draft, catalog: Catalog, env: Mapping[str, str]) -> lis
 def _endpoint(draft: Draft, catalog: Catalog, env: Mapping[str, str], variable: str | None) -> Endpoint:
     offer, provider, known = draft.offer, draft.provider, draft.known
     price, source = price_of(draft)
-    local = _local_model(offer, catalog.folder)
+    local = _local_model(draft, catalog.folder)
     is_unset = variable is not None and not env.get(variable, "").strip()
     caches = provider.type == "ion" or (price.cache_read is not None and price.cache_read < price.prompt)
     return Endpoint(
@@ -157,8 +158,9 @@ def _served(draft: Draft, local: LocalModel | None) -> str:
 
 
 def _computed(local: LocalModel) -> str:
-    """What the engine inside runs: the same weights in exact numerics are another endpoint."""
-    return local.weights if local.numerics == "fast" else f"{local.weights}#{local.numerics}"
+    """What the engine inside runs: exact numerics, or another device, make another endpoint."""
+    changes = [local.numerics] * (local.numerics != "fast") + [local.device] * (local.device != "auto")
+    return "#".join([local.weights, *changes])
 
 
 def price_of(draft: Draft) -> tuple[Price, PriceSource]:
@@ -196,13 +198,15 @@ def _parameters(draft: Draft) -> frozenset[str]:
     return ION_PARAMETERS if draft.provider.type == "ion" else draft.known.supported_parameters
 
 
-def _local_model(offer: Offer, folder: Path) -> LocalModel | None:
+def _local_model(draft: Draft, folder: Path) -> LocalModel | None:
+    offer = draft.offer
     if not isinstance(offer, EndpointSpec) or offer.weights is None:
         return None
     return LocalModel(
         weights=weights_path(offer.weights, folder),
         sha256=offer.sha256,
         numerics=offer.numerics or "fast",
+        device=offer.device or "auto",
         kv_memory_bytes=offer.kv_memory,
         max_running=offer.max_running or LocalModel("").max_running,
         threads=offer.threads,
@@ -210,6 +214,7 @@ def _local_model(offer: Offer, folder: Path) -> LocalModel | None:
         kv_tier_folder=_tier_folder(offer, folder),
         prefix_cache=offer.prefix_cache or "isolate",
         unload=offer.unload or "never",
+        place=draft.place,
     )
 
 

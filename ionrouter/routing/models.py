@@ -15,6 +15,7 @@ from ionrouter.routing.identity import account_of
 from ionrouter.routing.spec import EndpointSpec, ModelSpec, PatternSpec
 from ionrouter.routing.table import Endpoint, KnownModel, ModelRoute, Pattern, Provider
 from ionrouter.routing.upstream_list import UpstreamModel
+from ionrouter.routing.yaml_source import path_of
 
 
 def compile_providers(catalog: Catalog) -> dict[str, Provider]:
@@ -29,8 +30,8 @@ def compile_models(catalog: Catalog, env: Mapping[str, str]) -> dict[str, ModelR
     for name, spec in catalog.spec.models.items():
         endpoints = [
             endpoint
-            for offer in spec.endpoints
-            for endpoint in _endpoints(catalog, env, name, spec, offer, providers)
+            for index, offer in enumerate(spec.endpoints)
+            for endpoint in _endpoints(catalog, env, (name, index), spec, offer, providers)
         ]
         routes[name] = _route(name, spec, with_unique_ids(endpoints, used))
     for name, route in _discovered(catalog, env, providers).items():
@@ -47,12 +48,15 @@ def upstream_name(model_id: str, offer: EndpointSpec) -> str:
 def _endpoints(
     catalog: Catalog,
     env: Mapping[str, str],
-    model_id: str,
+    at: tuple[str, int],
     spec: ModelSpec,
     offer: EndpointSpec,
     providers: Mapping[str, Provider],
 ) -> list[Endpoint]:
+    """`at`: the model's name and which of its endpoints."""
+    model_id, index = at
     draft = draft_of(catalog, model_id, offer, providers[offer.provider], upstream_name(model_id, offer))
+    draft = replace(draft, place=path_of(("models", model_id, "endpoints", index)))
     return [
         replace(
             endpoint,

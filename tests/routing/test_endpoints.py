@@ -209,6 +209,15 @@ def test_an_endpoint_becomes_another_with_its_model_address_key_or_region() -> N
     assert len(set(identities)) == len(identities)
 
 
+def test_a_device_is_chosen_by_the_machine_unless_the_file_says() -> None:
+    plain, cuda = offer("weights: m.gguf", "local"), offer("weights: m.gguf, device: cuda", "local")
+    assert plain.local is not None and cuda.local is not None
+    assert (plain.local.device, cuda.local.device) == ("auto", "cuda")
+    assert plain.local.place == cuda.local.place == "models.m.endpoints[0]"
+    assert plain.identity != cuda.identity
+    assert plain.identity == offer("weights: m.gguf, device: auto", "local").identity
+
+
 def test_exact_numerics_are_another_endpoint() -> None:
     fast, exact = "weights: 'hf:o/r/f'", "weights: 'hf:o/r/f', numerics: exact"
     assert offer(fast, "local").identity != offer(exact, "local").identity

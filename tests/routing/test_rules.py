@@ -5,6 +5,23 @@ import pytest
 from tests.routing.build import BASE, catalog, errors
 
 CASES = {
+    "exact numerics on a GPU": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: cuda, "
+        "numerics: exact}\n",
+        ["line 9: models.m.endpoints[0].device: numerics exact is computed on the CPU alone"],
+    ),
+    "a second tier in a file beside a GPU": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: cuda, "
+        "kv_tier: {bytes: 1GiB, path: kv}}\n",
+        [
+            "line 9: models.m.endpoints[0].device: on a GPU the second KV tier is memory: leave "
+            "kv_tier.path out"
+        ],
+    ),
+    "a device nobody has": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: tpu}\n",
+        ["line 9: models.m.endpoints[0].device: must be 'auto', 'cpu' or 'cuda'"],
+    ),
     "nothing to serve": ("", ["line 1: no models, no patterns and nothing to discover: nothing to serve"]),
     "an openai provider without an address": (
         "  p: {type: openai}\npatterns: {'*': {provider: p}}\n",
@@ -119,6 +136,13 @@ def test_the_same_weights_may_run_with_both_numerics() -> None:
     text = "models:\n  m:\n    endpoints:\n"
     text += "      - {provider: local, weights: ./m, numerics: fast}\n"
     text += "      - {provider: local, weights: ./m, numerics: exact}\n"
+    assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
+
+
+def test_the_same_weights_may_run_on_both_devices() -> None:
+    text = "models:\n  m:\n    endpoints:\n"
+    text += "      - {provider: local, weights: ./m, device: cuda}\n"
+    text += "      - {provider: local, weights: ./m, device: cpu}\n"
     assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
 
 

@@ -39,6 +39,13 @@ static inline float bf16_to_f32(uint16_t b) {
   return std::bit_cast<float>(static_cast<uint32_t>(b) << 16);
 }
 
+// Round to nearest even; NaN stays NaN (quiet), as cvt.rn.bf16.f32 and vcvtneps2bf16 keep it.
+static inline uint16_t f32_to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
 static inline uint16_t load_u16(const void* at) {
   uint16_t value;
   std::memcpy(&value, at, sizeof value);

@@ -15,5 +15,12 @@ def test_the_runner_does_what_its_tests_say(tmp_path: Path) -> None:
     run(executable, ION_TEST_MODEL=str(tmp_path / "x.gguf"))
 
 
+def test_the_runner_for_gpus_hands_over_what_it_was_given(tmp_path: Path) -> None:
+    shape = TinyLlama(vocab_size=503)
+    write_gguf(tmp_path / "x.gguf", shape, shape.weights(1), TensorType.Q8_0)
+    executable = built(Path(__file__).parent, "model_tests") / "test_cuda_runner"
+    run(executable, ION_TEST_MODEL=str(tmp_path / "x.gguf"))
+
+
 def test_the_second_kv_tier_does_what_its_tests_say() -> None:
     run(built(Path(__file__).parent, "model_tests") / "test_kv_store")

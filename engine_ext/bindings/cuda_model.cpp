@@ -1,0 +1,74 @@
+// CudaModel and cuda_device: a model on a GPU, and whether there is one.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/unlocked.h"
+
+namespace py = pybind11;
+
+namespace ion::bindings {
+namespace {
+
+CudaModelHandle load_gguf(const std::string& path, int threads, const std::string& blaslt) {
+  const Unlocked unlocked;
+  return {CudaModel::load_gguf(path, {threads, blaslt})};
+}
+
+CudaModelHandle load_safetensors(const std::vector<std::string>& paths, const std::string& config_json,
+                                 int threads, const std::string& blaslt) {
+  const Unlocked unlocked;
+  return {CudaModel::load_safetensors(paths, config_json, {threads, blaslt})};
+}
+
+py::object logits(const CudaModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
+  std::vector<float> values;
+  {
+    const Unlocked unlocked;
+    values = self.model->logits(tokens, chunk);
+  }
+  return float_matrix(std::move(values), tokens.size(), self.model->config().vocab_size);
+}
+
+py::dict device() {
+  IonCudaDevice found;
+  std::string library;
+  {
+    const Unlocked unlocked;
+    const CudaLibrary& opened = cuda_library();
+    found = cuda_device(opened);
+    library = opened.path;
+  }
+  py::dict out;
+  out["name"] = std::string(found.name);
+  out["compute"] = py::make_tuple(found.compute_major, found.compute_minor);
+  out["num_sms"] = found.num_sms;
+  out["driver_version"] = found.driver_version;
+  out["runtime_version"] = found.runtime_version;
+  out["total_bytes"] = found.total_bytes;
+  out["free_bytes"] = found.free_bytes;
+  out["is_coherent"] = found.is_coherent != 0;
+  out["library"] = library;
+  return out;
+}
+
+}  // namespace
+
+void add_cuda_model(py::module_& module) {
+  module.def("cuda_device", &device);
+  py::class_<CudaModelHandle>(module, "CudaModel")
+      .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "")
+      .def_static("load_safetensors", &load_safetensors, py::arg("paths"), py::arg("config_json"),
+                  py::arg("threads") = 0, py::arg("blaslt") = "")
+      .def_property_readonly("config",
+                             [](const CudaModelHandle& self) {
+                               return config_dict(self.model->config(), self.model->kv_block_bytes());
+                             })
+      .def_property_readonly("weight_bytes",
+                             [](const CudaModelHandle& self) { return self.model->num_bytes(); })
+      .def("logits", &logits, py::arg("tokens"), py::arg("chunk") = 0);
+}
+
+}  // namespace ion::bindings

@@ -1,0 +1,270 @@
+// The decoder of the Llama family, once: norm, attention, norm, gated feed-forward, a layer at a time
+// (Touvron et al. 2023, arXiv:2302.13971). Optional pieces (biases, q/k norms) run where the weights exist.
+#include "cuda/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace ion::cuda {
+namespace {
+
+constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that few shapes of products occur
+constexpr int64_t kExactRows = 256;  // up to so many rows each number of rows has its own plan
+constexpr int32_t kBlocksPerSm = 3;  // of attention's decode kernel
+constexpr int32_t kTurns = 2;        // pieces for each of them, at least, before they grow longer
+
+int64_t rounded_rows(int64_t rows) {
+  return rows <= kExactRows ? rows : (rows + kRowUnit - 1) / kRowUnit * kRowUnit;
+}
+
+int64_t pieces_of(const DecoderLimits& limits) {
+  return int64_t{limits.max_slots} * ((limits.context_length + kSplitTokens - 1) / kSplitTokens);
+}
+
+int32_t stride_of(const DecoderLimits& limits) {
+  return (limits.context_length + kKvBlock - 1) / kKvBlock;
+}
+
+}  // namespace
+
+// Offsets of the scratch pieces, in the order of the members.
+struct Decoder::Layout {
+  int64_t total = 0;
+
+  int64_t take(int64_t num_bytes) {
+    const int64_t at = total;
+    total += aligned(num_bytes);
+    return at;
+  }
+
+  int64_t x, normed, qkv, mixed, gate_up, gated, last, partial, arrivals, rotations, tables, last_ids;
+  int64_t stream_partial, stream_counts, stream_arrivals;
+
+  Layout(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
+    const int64_t rows = rounded_rows(std::max(limits.max_rows, kStreamMaxTokens)), half = sizeof(bf16),
+                  hidden = config.hidden_size;
+    const int64_t units = int64_t{config.num_heads};  // at least the units of attention
+    x = take(rows * hidden * static_cast<int64_t>(sizeof(float)));
+    normed = take(rows * hidden * half);
+    qkv = take(rows * config.qkv_size() * half);
+    mixed = take(rows * config.q_size() * half);
+    gate_up = take(rows * 2 * config.ffn_size * half);
+    gated = take(rows * config.ffn_size * half);
+    last = take(int64_t{std::max(limits.max_logit_rows, kStreamMaxTokens)} * hidden * half);
+    partial = take(4 * attention_partial_floats(pieces_of(limits), config.num_heads, config.num_kv_heads,
+                                                config.head_dim));
+    arrivals = take(4 * units * limits.max_slots);
+    rotations = take(int64_t{limits.context_length} * config.head_dim * 4);
+    tables = take(int64_t{limits.max_slots} * stride_of(limits) * 4);
+    last_ids = take(int64_t{limits.max_slots} * 4);
+    const int64_t widest = std::max<int64_t>({config.qkv_size(), 2 * config.ffn_size, config.vocab_size});
+    stream_partial = take(stream_partial_bytes(num_sms));
+    stream_counts = take(widest / kStreamRows * 2 * 4);
+    stream_arrivals = take(arrivals_bytes(config, num_sms));
+  }
+
+  static int64_t arrivals_bytes(const Config& config, int32_t num_sms) {
+    return (int64_t{4} * config.num_layers + 1) * ion::cuda::stream_arrivals(num_sms) * 4;
+  }
+};
+
+int64_t Decoder::scratch_bytes(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
+  return Layout(config, limits, num_sms).total;
+}
+
+Decoder::Decoder(const Model& model, const DecoderLimits& limits)
+    : model_(model), limits_(limits), max_pieces_(pieces_of(limits)), table_stride_(stride_of(limits)) {
+  const Config& config = model.config();
+  check(cudaSetDevice(model.device()), "device");
+  check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, model.device()), "device");
+  kv_ = DeviceMemory(limits.num_blocks * block_bytes(), "the KV cache");
+  const Layout at(config, limits, num_sms_);
+  scratch_ = DeviceMemory(at.total, "activations");
+  // Blocks that were never written may be read and weighted with 0: they must hold something finite.
+  check(cudaMemset(kv_.as<void>(), 0, kv_.num_bytes()), "the KV cache");
+  check(cudaMemset(scratch_.as<void>(), 0, scratch_.num_bytes()), "activations");
+  x_ = scratch_.as<float>(at.x);
+  normed_ = scratch_.as<bf16>(at.normed);
+  qkv_ = scratch_.as<bf16>(at.qkv);
+  mixed_ = scratch_.as<bf16>(at.mixed);
+  gate_up_ = scratch_.as<bf16>(at.gate_up);
+  gated_ = scratch_.as<bf16>(at.gated);
+  last_ = scratch_.as<bf16>(at.last);
+  partial_ = scratch_.as<float>(at.partial);
+  arrivals_ = scratch_.as<uint32_t>(at.arrivals);
+  rotations_ = scratch_.as<float2>(at.rotations);
+  block_tables_ = scratch_.as<int32_t>(at.tables);
+  last_ids_ = scratch_.as<int32_t>(at.last_ids);
+
+  if (model.is_tiled() && limits.streams) {
+    streaming_.partial = scratch_.as<float4>(at.stream_partial);
+    streaming_.counts = scratch_.as<uint32_t>(at.stream_counts);
+    streaming_.arrivals = scratch_.as<uint32_t>(at.stream_arrivals);
+    arrivals_bytes_ = Layout::arrivals_bytes(config, num_sms_);
+    const int64_t rows = std::max(limits.max_rows, kStreamMaxTokens);
+    normed_view_ = stream_input(normed_, rows, config.hidden_size);
+    mixed_view_ = stream_input(mixed_, rows, config.q_size());
+    gated_view_ = stream_input(gated_, rows, config.ffn_size);
+    last_view_ = stream_input(last_, std::max(limits.max_logit_rows, kStreamMaxTokens), config.hidden_size);
+  }
+
+  const int64_t half = config.head_dim / 2;
+  const DeviceMemory frequencies(half * static_cast<int64_t>(sizeof(double)), "angles");
+  check(cudaMemcpy(frequencies.as<void>(), config.rope_frequencies.data(), frequencies.num_bytes(),
+                   cudaMemcpyHostToDevice),
+        "angles");
+  rotations(rotations_, frequencies.as<double>(), limits.context_length, static_cast<int32_t>(half), nullptr);
+  check(cudaDeviceSynchronize(), "angles");
+}
+
+std::byte* Decoder::block(int32_t index) const {
+  if (index < 0 || index >= limits_.num_blocks) {
+    throw std::logic_error("block " + std::to_string(index) + " is outside the pool");
+  }
+  return kv_.as<std::byte>(index * block_bytes());
+}
+
+void Decoder::copy_block(int32_t from, int32_t to, cudaStream_t stream) {
+  check(cudaMemcpyAsync(block(to), block(from), block_bytes(), cudaMemcpyDeviceToDevice, stream),
+        "copy of a block");
+}
+
+int64_t Decoder::wanted_pieces() const {
+  const Config& config = model_.config();
+  return std::max<int64_t>(1, int64_t{kTurns} * kBlocksPerSm * num_sms_ /
+                                  attention_decode_units(config.num_heads, config.num_kv_heads));
+}
+
+int32_t Decoder::packed_heads() const {
+  return std::min(16, model_.config().num_heads / model_.config().num_kv_heads);
+}
+
+KvCache Decoder::cache_of(int64_t layer) const {
+  const Config& config = model_.config();
+  KvCache cache;
+  cache.base = kv_.as<bf16>();
+  cache.block_stride = config.block_elements();
+  cache.layer_offset = layer * 2 * config.kv_size() * kKvBlock;
+  cache.block_tables = block_tables_;
+  cache.table_stride = table_stride_;
+  cache.num_kv_heads = config.num_kv_heads;
+  return cache;
+}
+
+void Decoder::multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
+                       cudaStream_t stream) {
+  model_.blas().matmul(y, x, w, rounded_rows(rows), n, k, stream);
+}
+
+void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const int64_t hidden = config.hidden_size, count = batch.num_logit_rows;
+  if (streaming_.partial != nullptr) {
+    check(cudaMemsetAsync(streaming_.arrivals, 0, arrivals_bytes_, stream), "counters");
+  }
+  embed(x_, batch.ids, batch.slots, last_ids_, model_.embedding(), batch.num_rows, hidden, stream);
+  rms_norm(normed_, x_, model_.layer(0).attn_norm, batch.num_rows, hidden, config.rms_eps, stream);
+  if (streaming_.partial != nullptr && batch.num_rows <= kStreamMaxTokens) {
+    forward_streamed(batch, stream);
+  } else {
+    forward_blas(batch, stream);
+  }
+  if (count == 0) return;
+  add_rms_norm_picked(last_, x_, normed_, model_.output_norm(), batch.logit_rows, count, hidden,
+                      config.rms_eps, stream);
+  if (streaming_.partial != nullptr && count <= kStreamMaxTokens) {
+    this->stream(logits, StreamOutput::float32, last_view_, model_.tiled_head(), count, config.vocab_size,
+                 hidden, int64_t{4} * config.num_layers, stream);
+  } else {
+    model_.blas().matmul(logits, last_, model_.head(), count, config.vocab_size, hidden, stream);
+  }
+}
+
+void Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const Layer& layer = model_.layer(i);
+    multiply(qkv_, normed_, layer.qkv, rows, config.qkv_size(), hidden, stream);
+    attend(i, batch, stream);
+    multiply(normed_, mixed_, layer.o, rows, hidden, config.q_size(), stream);
+    add_rms_norm(normed_, x_, normed_, layer.ffn_norm, rows, hidden, config.rms_eps, stream);
+    multiply(gate_up_, normed_, layer.gate_up, rows, 2 * ffn, hidden, stream);
+    silu_mul(gated_, gate_up_, rows, ffn, stream);
+    multiply(normed_, gated_, layer.down, rows, hidden, ffn, stream);
+    if (i + 1 == config.num_layers) break;
+    add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, rows, hidden, config.rms_eps, stream);
+  }
+}
+
+// The same with few rows: products at the pace of their weights, in one chain of dependent launches.
+void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const Layer& layer = model_.layer(i);
+    const TiledLayer& tiled = model_.tiled_layer(i);
+    this->stream(qkv_, StreamOutput::bf16, normed_view_, tiled.qkv, rows, config.qkv_size(), hidden, 4 * i,
+                 stream);
+    attend(i, batch, stream);
+    this->stream(normed_, StreamOutput::bf16, mixed_view_, tiled.o, rows, hidden, config.q_size(), 4 * i + 1,
+                 stream);
+    add_rms_norm(normed_, x_, normed_, layer.ffn_norm, rows, hidden, config.rms_eps, stream);
+    this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden,
+                 4 * i + 2, stream);
+    this->stream(normed_, StreamOutput::bf16, gated_view_, tiled.down, rows, hidden, ffn, 4 * i + 3, stream);
+    if (i + 1 == config.num_layers) break;
+    add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, rows, hidden, config.rms_eps, stream);
+  }
+}
+
+// Product `index` of a pass.
+void Decoder::stream(void* y, StreamOutput output, const StreamInput& x, const bf16* w, int64_t rows,
+                     int64_t n, int64_t k, int64_t index, cudaStream_t stream) {
+  StreamScratch scratch = streaming_;
+  scratch.arrivals += index * stream_arrivals(num_sms_);
+  stream_gemm(y, output, x, w, rows, n, k, scratch, num_sms_, stream);
+}
+
+// qkv_ -> the layer's cache and mixed_
+void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const Layer& layer = model_.layer(index);
+  const KvCache cache = cache_of(index);
+  RopeKvArgs rope{};
+  rope.qkv = qkv_;
+  rope.bias = layer.qkv_bias;
+  rope.q_norm = layer.q_norm;
+  rope.k_norm = layer.k_norm;
+  rope.rotations = rotations_;
+  rope.slots = batch.slots;
+  rope.positions = batch.positions;
+  rope.num_heads = config.num_heads;
+  rope.head_dim = config.head_dim;
+  rope.eps = config.rms_eps;
+  const bool is_decode = batch.num_prefill_pieces == 0;  // then attention does it
+  if (!is_decode) rope_kv(rope, cache, batch.num_rows, stream);
+
+  AttentionArgs args{};
+  args.dst = mixed_;
+  args.qkv = qkv_;
+  args.qkv_stride = static_cast<int32_t>(config.qkv_size());
+  args.num_heads = config.num_heads;
+  args.head_dim = config.head_dim;
+  args.window = config.windows[index];
+  args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.partial = partial_;
+  args.arrivals = arrivals_;
+  if (batch.num_decode_pieces > 0) {
+    const int64_t units = attention_decode_units(config.num_heads, config.num_kv_heads);
+    const int64_t grid = std::min<int64_t>(batch.num_decode_pieces * units, kBlocksPerSm * num_sms_);
+    attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr, static_cast<int32_t>(grid),
+                     stream);
+  }
+  if (batch.num_prefill_pieces > 0) {
+    attention_prefill(args, cache, batch.plan, static_cast<int32_t>(batch.num_prefill_pieces), stream);
+  }
+}
+
+}  // namespace ion::cuda

@@ -1,0 +1,91 @@
+// One forward pass of the decoder on the device, for any mix of sequences. Owns the KV cache, the block
+// tables and the activations. Knows rows, slots and positions; knows no sampling, no steps, no epochs.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device_memory.h"
+#include "cuda/model.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/stream_gemm.h"
+
+namespace ion::cuda {
+
+struct DecoderLimits {
+  int32_t max_rows = 0, max_slots = 0, max_logit_rows = 0;
+  int32_t num_blocks = 0, context_length = 0;
+  bool streams = true;  // where the model is tiled
+};
+
+// Rows of one pass; pointers are device memory. Rows without a slot (-1) pad a graph: they cost time and
+// change nothing.
+struct DecoderBatch {
+  int64_t num_rows = 0;
+  const int32_t* ids = nullptr;        // [num_rows], -1: the slot's last sampled id
+  const int32_t* slots = nullptr;      // [num_rows]
+  const int32_t* positions = nullptr;  // [num_rows]
+  AttentionPlan plan;
+  int64_t num_decode_pieces = 0, num_prefill_pieces = 0;  // bounds: the plan's own counts rule
+  const int32_t* logit_rows = nullptr;                    // [num_logit_rows]
+  int64_t num_logit_rows = 0;
+};
+
+class Decoder {
+ public:
+  Decoder(const Model& model, const DecoderLimits& limits);
+
+  // logits [num_logit_rows, vocab]. One stream at a time.
+  void forward(const DecoderBatch& batch, float* logits, cudaStream_t stream);
+  void copy_block(int32_t from, int32_t to, cudaStream_t stream);
+
+  std::byte* block(int32_t index) const;  // block_bytes of it
+  int64_t block_bytes() const {
+    return model_.config().block_elements() * static_cast<int64_t>(sizeof(bf16));
+  }
+  int32_t* block_tables() const { return block_tables_; }  // [max_slots, table_stride]
+  int32_t table_stride() const { return table_stride_; }
+  int32_t* last_ids() const { return last_ids_; }  // [max_slots]
+  int64_t max_decode_pieces() const { return max_pieces_; }
+  int64_t wanted_pieces() const;  // decode pieces that keep the device busy
+  int32_t packed_heads() const;   // query heads that share a packed row's token: see kernels.h, Piece
+
+  static int64_t scratch_bytes(const Config& config, const DecoderLimits& limits,
+                               int32_t num_sms);  // all but the KV cache
+
+ private:
+  struct Layout;
+
+  KvCache cache_of(int64_t layer) const;
+  void forward_streamed(const DecoderBatch& batch, cudaStream_t stream);
+  void forward_blas(const DecoderBatch& batch, cudaStream_t stream);
+  void stream(void* y, StreamOutput output, const StreamInput& x, const bf16* w, int64_t rows, int64_t n,
+              int64_t k, int64_t index, cudaStream_t stream);
+  void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
+  void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
+                cudaStream_t stream);
+
+  const Model& model_;
+  DecoderLimits limits_;
+  int64_t max_pieces_ = 0;
+  int32_t table_stride_ = 0;
+  int32_t num_sms_ = 0;
+  DeviceMemory kv_;           // [num_blocks] blocks
+  DeviceMemory scratch_;      // everything below
+  float* x_ = nullptr;        // [max_rows, hidden], the residual stream
+  bf16* normed_ = nullptr;    // [max_rows, hidden], a branch's input, then its output
+  bf16* qkv_ = nullptr;       // [max_rows, qkv_size]
+  bf16* mixed_ = nullptr;     // [max_rows, q_size]
+  bf16* gate_up_ = nullptr;   // [max_rows, 2 ffn]
+  bf16* gated_ = nullptr;     // [max_rows, ffn]
+  bf16* last_ = nullptr;      // [max_logit_rows, hidden]
+  float* partial_ = nullptr;  // attention's
+  uint32_t* arrivals_ = nullptr;
+  float2* rotations_ = nullptr;  // [context_length, head_dim / 2]
+  int32_t* block_tables_ = nullptr;
+  int32_t* last_ids_ = nullptr;
+  StreamScratch streaming_{};   // null where the model is not tiled
+  int64_t arrivals_bytes_ = 0;  // of streaming_
+  StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
+};
+
+}  // namespace ion::cuda

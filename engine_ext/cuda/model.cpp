@@ -1,0 +1,191 @@
+#include "cuda/model.h"
+
+#include <stdexcept>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/stream_gemm.h"
+
+namespace ion::cuda {
+namespace {
+
+constexpr int32_t kNumWeights = ION_CUDA_DOWN + 1;
+
+bool is_of_layer(IonCudaWeight weight) {
+  return weight != ION_CUDA_EMBEDDING && weight != ION_CUDA_HEAD && weight != ION_CUDA_OUTPUT_NORM;
+}
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(std::string("CUDA: ") + what);
+}
+
+}  // namespace
+
+Config::Config(const IonCudaConfig& from)
+    : num_layers(from.num_layers),
+      hidden_size(from.hidden_size),
+      num_heads(from.num_heads),
+      num_kv_heads(from.num_kv_heads),
+      head_dim(from.head_dim),
+      ffn_size(from.ffn_size),
+      vocab_size(from.vocab_size),
+      rms_eps(from.rms_eps),
+      has_qkv_bias(from.has_qkv_bias != 0),
+      has_qk_norm(from.has_qk_norm != 0),
+      is_head_tied(from.is_head_tied != 0),
+      windows(from.num_layers > 0 ? from.num_layers : 0) {
+  require(num_layers > 0 && hidden_size > 0 && num_heads > 0 && num_kv_heads > 0 && ffn_size > 0 &&
+              vocab_size > 0,
+          "sizes must be positive");
+  require(is_attention_shape(num_heads, num_kv_heads, head_dim),
+          "head_dim must be 32, 64, 96 or 128, and the heads a multiple of the key/value heads");
+  require(hidden_size % 8 == 0 && ffn_size % 8 == 0, "hidden and feed-forward sizes must be multiples of 8");
+  require(from.rope_frequencies != nullptr, "rope_frequencies are missing");
+  rope_frequencies.assign(from.rope_frequencies, from.rope_frequencies + head_dim / 2);
+  if (from.windows != nullptr) windows.assign(from.windows, from.windows + num_layers);
+}
+
+WeightShape shape_of(const Config& config, IonCudaWeight weight) {
+  const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
+  switch (weight) {
+    case ION_CUDA_EMBEDDING:
+      return {config.vocab_size, hidden, false};
+    case ION_CUDA_HEAD:
+      return {config.is_head_tied ? 0 : config.vocab_size, hidden, false};
+    case ION_CUDA_OUTPUT_NORM:
+    case ION_CUDA_ATTN_NORM:
+    case ION_CUDA_FFN_NORM:
+      return {hidden, 1, true};
+    case ION_CUDA_QKV:
+      return {config.qkv_size(), hidden, false};
+    case ION_CUDA_QKV_BIAS:
+      return {config.has_qkv_bias ? config.qkv_size() : 0, 1, true};
+    case ION_CUDA_Q_NORM:
+    case ION_CUDA_K_NORM:
+      return {config.has_qk_norm ? config.head_dim : 0, 1, true};
+    case ION_CUDA_O:
+      return {hidden, config.q_size(), false};
+    case ION_CUDA_GATE_UP:
+      return {2 * ffn, hidden, false};
+    case ION_CUDA_DOWN:
+      return {hidden, ffn, false};
+  }
+  throw std::invalid_argument("CUDA: no such weight");
+}
+
+int64_t weight_bytes(const Config& config) {
+  int64_t total = 0;
+  for (int32_t i = 0; i < kNumWeights; ++i) {
+    const auto weight = static_cast<IonCudaWeight>(i);
+    const int64_t copies = is_of_layer(weight) ? config.num_layers : 1;
+    total += copies * aligned(shape_of(config, weight).num_bytes());
+  }
+  return total;
+}
+
+Model::Model(const IonCudaConfig& config, int32_t device, const std::string& blaslt)
+    : config_(config), device_(device), layers_(config_.num_layers) {
+  check(cudaSetDevice(device), "device");
+  memory_ = DeviceMemory(weight_bytes(config_), "the model's weights");
+  int64_t at = 0;
+  const auto take = [&](IonCudaWeight weight, auto*& to) {
+    const int64_t num_bytes = shape_of(config_, weight).num_bytes();
+    to = num_bytes == 0 ? nullptr : memory_.as<std::remove_reference_t<decltype(*to)>>(at);
+    at += aligned(num_bytes);
+  };
+  take(ION_CUDA_EMBEDDING, embedding_);
+  take(ION_CUDA_HEAD, head_);
+  if (config_.is_head_tied) head_ = embedding_;
+  take(ION_CUDA_OUTPUT_NORM, output_norm_);
+  for (Layer& layer : layers_) {
+    take(ION_CUDA_ATTN_NORM, layer.attn_norm);
+    take(ION_CUDA_QKV, layer.qkv);
+    take(ION_CUDA_QKV_BIAS, layer.qkv_bias);
+    take(ION_CUDA_Q_NORM, layer.q_norm);
+    take(ION_CUDA_K_NORM, layer.k_norm);
+    take(ION_CUDA_O, layer.o);
+    take(ION_CUDA_FFN_NORM, layer.ffn_norm);
+    take(ION_CUDA_GATE_UP, layer.gate_up);
+    take(ION_CUDA_DOWN, layer.down);
+  }
+  blas_ = std::make_unique<BlasLt>(blaslt);
+}
+
+void* Model::pointer(IonCudaWeight weight, int32_t layer) const {
+  if (layer < 0 || layer >= config_.num_layers) throw std::invalid_argument("CUDA: no such layer");
+  const Layer& of = layers_[layer];
+  switch (weight) {
+    case ION_CUDA_EMBEDDING:
+      return embedding_;
+    case ION_CUDA_HEAD:
+      return config_.is_head_tied ? nullptr : head_;
+    case ION_CUDA_OUTPUT_NORM:
+      return output_norm_;
+    case ION_CUDA_ATTN_NORM:
+      return of.attn_norm;
+    case ION_CUDA_QKV:
+      return of.qkv;
+    case ION_CUDA_QKV_BIAS:
+      return of.qkv_bias;
+    case ION_CUDA_Q_NORM:
+      return of.q_norm;
+    case ION_CUDA_K_NORM:
+      return of.k_norm;
+    case ION_CUDA_O:
+      return of.o;
+    case ION_CUDA_FFN_NORM:
+      return of.ffn_norm;
+    case ION_CUDA_GATE_UP:
+      return of.gate_up;
+    case ION_CUDA_DOWN:
+      return of.down;
+  }
+  throw std::invalid_argument("CUDA: no such weight");
+}
+
+void Model::write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                  const void* rows) {
+  const WeightShape shape = shape_of(config_, weight);
+  if (first_row < 0 || num_rows < 0 || first_row + num_rows > shape.rows) {
+    throw std::invalid_argument("CUDA: rows outside the weight");
+  }
+  check(cudaSetDevice(device_), "device");
+  auto* to = static_cast<std::byte*>(pointer(weight, layer)) + first_row * shape.row_bytes();
+  check(cudaMemcpy(to, rows, num_rows * shape.row_bytes(), cudaMemcpyHostToDevice), "copy of weights");
+}
+
+void Model::tile() {
+  if (is_tiled()) return;
+  check(cudaSetDevice(device_), "device");
+  const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size, q_size = config_.q_size();
+  const bool fits_shapes = is_stream_shape(config_.qkv_size(), hidden) && is_stream_shape(hidden, q_size) &&
+                           is_stream_shape(2 * ffn, hidden) && is_stream_shape(hidden, ffn) &&
+                           is_stream_shape(config_.vocab_size, hidden);
+  if (!fits_shapes) return;
+  const int64_t per_layer = config_.qkv_size() * hidden + hidden * q_size + 3 * hidden * ffn;
+  const int64_t num_bytes = 2 * (config_.num_layers * per_layer + config_.vocab_size * hidden);
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "device memory");
+  constexpr double kLeftForKv = 0.3;
+  if (static_cast<double>(free) - static_cast<double>(num_bytes) < kLeftForKv * static_cast<double>(total))
+    return;
+  tiled_memory_ = DeviceMemory(num_bytes, "tiled weights");
+  int64_t at = 0;
+  const auto copy = [&](const __nv_bfloat16* from, int64_t n, int64_t k, bool pairs) {
+    auto* to = tiled_memory_.as<__nv_bfloat16>(at);
+    at += 2 * n * k;  // a whole number of 16 KiB pieces
+    tile_weights(to, from, n, k, pairs, nullptr);
+    return to;
+  };
+  std::vector<TiledLayer> made(config_.num_layers);
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    made[i].qkv = copy(layers_[i].qkv, config_.qkv_size(), hidden, false);
+    made[i].o = copy(layers_[i].o, hidden, q_size, false);
+    made[i].gate_up = copy(layers_[i].gate_up, 2 * ffn, hidden, true);
+    made[i].down = copy(layers_[i].down, hidden, ffn, false);
+  }
+  tiled_head_ = copy(head_, config_.vocab_size, hidden, false);
+  check(cudaDeviceSynchronize(), "tiling of weights");
+  tiled_layers_ = std::move(made);
+}
+
+}  // namespace ion::cuda

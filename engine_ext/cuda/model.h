@@ -1,0 +1,89 @@
+// A decoder's weights on the device, allocated whole. Knows shapes; knows no file and no forward pass.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/blas_lt.h"
+#include "cuda/device_memory.h"
+#include "cuda/ion_cuda.h"
+
+namespace ion::cuda {
+
+// Owns what IonCudaConfig points to.
+struct Config {
+  explicit Config(const IonCudaConfig& from);  // throws std::invalid_argument for what the kernels cannot do
+
+  int32_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size;
+  float rms_eps;
+  bool has_qkv_bias, has_qk_norm, is_head_tied;
+  std::vector<double> rope_frequencies;
+  std::vector<int32_t> windows;  // [num_layers]
+
+  int64_t q_size() const { return int64_t{num_heads} * head_dim; }
+  int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
+  int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  int64_t block_elements() const { return int64_t{num_layers} * 2 * kv_size() * 16; }
+};
+
+// Tiled copies for the streamed products (kernels/cuda/stream_gemm.h); null where a matrix has none.
+struct TiledLayer {
+  __nv_bfloat16 *qkv = nullptr, *o = nullptr, *gate_up = nullptr, *down = nullptr;
+};
+
+struct Layer {
+  float *attn_norm, *qkv_bias, *q_norm, *k_norm, *ffn_norm;  // null where the model has none
+  __nv_bfloat16 *qkv, *o, *gate_up, *down;
+};
+
+// What a weight's rows look like; `rows` 0: the model has no such weight.
+struct WeightShape {
+  int64_t rows, cols;
+  bool is_float;
+
+  int64_t row_bytes() const { return cols * (is_float ? 4 : 2); }
+  int64_t num_bytes() const { return rows * row_bytes(); }
+};
+
+WeightShape shape_of(const Config& config, IonCudaWeight weight);
+int64_t weight_bytes(const Config& config);
+
+class Model {
+ public:
+  Model(const IonCudaConfig& config, int32_t device, const std::string& blaslt);
+
+  void write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, const void* rows);
+  void* pointer(IonCudaWeight weight, int32_t layer) const;
+
+  // Makes the tiled copies where the device can stream them and they fit beside 30% of its memory; once.
+  void tile();
+
+  const Config& config() const { return config_; }
+  bool is_tiled() const { return !tiled_layers_.empty(); }
+  const TiledLayer& tiled_layer(int64_t index) const { return tiled_layers_[index]; }
+  const __nv_bfloat16* tiled_head() const { return tiled_head_; }
+  const Layer& layer(int64_t index) const { return layers_[index]; }
+  const __nv_bfloat16* embedding() const { return embedding_; }
+  const __nv_bfloat16* head() const { return head_; }
+  const float* output_norm() const { return output_norm_; }
+  BlasLt& blas() const { return *blas_; }
+  int32_t device() const { return device_; }
+
+ private:
+  Config config_;
+  int32_t device_;
+  DeviceMemory memory_;
+  std::vector<Layer> layers_;
+  __nv_bfloat16 *embedding_ = nullptr, *head_ = nullptr;
+  float* output_norm_ = nullptr;
+  std::unique_ptr<BlasLt> blas_;
+  DeviceMemory tiled_memory_;
+  std::vector<TiledLayer> tiled_layers_;
+  __nv_bfloat16* tiled_head_ = nullptr;
+};
+
+}  // namespace ion::cuda

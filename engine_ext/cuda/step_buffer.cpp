@@ -1,0 +1,68 @@
+#include "cuda/step_buffer.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ion::cuda {
+namespace {
+
+template <typename T>
+void put(int32_t* to, const std::vector<T>& from) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size() * sizeof(T));
+}
+
+void put_padded(int32_t* to, const std::vector<int32_t>& from, int64_t size, int32_t padding) {
+  put(to, from);
+  std::fill(to + from.size(), to + size, padding);
+}
+
+}  // namespace
+
+void StepContents::plan(int32_t packed_heads, int32_t window, int64_t wanted) {
+  const auto first_seen = [&](const Span& span) {
+    return window > 0 ? std::max(0, span.start - window + 1) : 0;
+  };
+  const auto count_pieces = [&] {
+    int64_t count = 0;
+    for (const Span& span : spans) {
+      if (span.count == 1) count += span.start / part_tokens - first_seen(span) / part_tokens + 1;
+    }
+    return count;
+  };
+  constexpr int32_t kLongest = 1 << 20;
+  part_tokens = kSplitTokens;
+  while (part_tokens < kLongest && count_pieces() > wanted) part_tokens *= 2;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const Span& span = spans[i];
+    const auto index = static_cast<int32_t>(i);
+    if (span.count == 1) {
+      const int32_t last = span.start / part_tokens;
+      for (int32_t part = first_seen(span) / part_tokens; part <= last; ++part)
+        decode_pieces.push_back({index, part});
+      continue;
+    }
+    // The last rows see most: they begin first.
+    const int32_t packed = span.count * packed_heads;
+    for (int32_t part = (packed - 1) / kPrefillRows; part >= 0; --part)
+      prefill_pieces.push_back({index, part});
+  }
+}
+
+void StepContents::write(int32_t* to, const StepLayout& at, const StepSizes& padded) const {
+  to[at.counts] = static_cast<int32_t>(decode_pieces.size());
+  to[at.counts + 1] = static_cast<int32_t>(prefill_pieces.size());
+  to[at.counts + 2] = static_cast<int32_t>(appends.size() / 3);
+  to[at.counts + 3] = part_tokens;
+  put_padded(to + at.ids, ids, padded.rows, 0);
+  put_padded(to + at.slots, slots, padded.rows, -1);
+  put_padded(to + at.positions, positions, padded.rows, 0);
+  put_padded(to + at.logit_rows, logit_rows, padded.samples, -1);
+  put_padded(to + at.sample_slots, sample_slots, padded.samples, -1);
+  put_padded(to + at.sample_positions, sample_positions, padded.samples, 0);
+  put(to + at.spans, spans);
+  put(to + at.appends, appends);
+  put(to + at.decode_pieces, decode_pieces);
+  put(to + at.prefill_pieces, prefill_pieces);
+}
+
+}  // namespace ion::cuda

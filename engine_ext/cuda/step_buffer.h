@@ -1,0 +1,67 @@
+// A step as the device reads it: one piece of memory, filled on the host and copied whole. Offsets follow
+// from sizes alone, so that a CUDA graph made for a number of rows finds everything where it was.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/kernels.h"
+
+namespace ion::cuda {
+
+struct StepSizes {
+  int64_t rows = 0, spans = 0, samples = 0, appends = 0;
+  int64_t decode_pieces = 0, prefill_pieces = 0;
+};
+
+// Offsets in int32.
+struct StepLayout {
+  int64_t counts, ids, slots, positions, logit_rows, sample_slots, sample_positions, spans, appends;
+  int64_t decode_pieces, prefill_pieces, total;
+
+  explicit StepLayout(const StepSizes& sizes) {
+    int64_t at = 0;
+    const auto take = [&](int64_t size) {
+      const int64_t begin = at;
+      at += (size + 3) / 4 * 4;  // 16 bytes
+      return begin;
+    };
+    counts = take(4);  // decode pieces, prefill pieces, appended blocks, tokens of a decode piece
+    ids = take(sizes.rows);
+    slots = take(sizes.rows);
+    positions = take(sizes.rows);
+    logit_rows = take(sizes.samples);
+    sample_slots = take(sizes.samples);
+    sample_positions = take(sizes.samples);
+    spans = take(4 * sizes.spans);
+    appends = take(3 * sizes.appends);
+    decode_pieces = take(2 * sizes.decode_pieces);
+    prefill_pieces = take(2 * sizes.prefill_pieces);
+    total = at;
+  }
+};
+
+// What the host collects for a step before it is laid out.
+struct StepContents {
+  std::vector<int32_t> ids, slots, positions;
+  std::vector<int32_t> logit_rows, sample_slots, sample_positions;
+  std::vector<Span> spans;
+  std::vector<int32_t> appends;  // (slot, index, block)
+  std::vector<Piece> decode_pieces, prefill_pieces;
+  int32_t part_tokens = kSplitTokens;
+
+  StepSizes sizes() const {
+    return {static_cast<int64_t>(ids.size()),           static_cast<int64_t>(spans.size()),
+            static_cast<int64_t>(logit_rows.size()),    static_cast<int64_t>(appends.size() / 3),
+            static_cast<int64_t>(decode_pieces.size()), static_cast<int64_t>(prefill_pieces.size())};
+  }
+  void add_span(const Span& span) { spans.push_back(span); }
+  // Cuts the spans into pieces. `window`: the widest of the layers', 0 where one sees all. Decode pieces are
+  // as long as leaves about `wanted` of them, and no shorter than kSplitTokens: a short one costs as much as
+  // a long one.
+  void plan(int32_t packed_heads, int32_t window, int64_t wanted);
+  // Writes everything to `to`, rows and samples padded with -1 slots up to the layout's sizes.
+  void write(int32_t* to, const StepLayout& layout, const StepSizes& padded) const;
+};
+
+}  // namespace ion::cuda

@@ -1,0 +1,382 @@
+// Attention over the paged cache. Decode: pieces of 256 tokens on a fixed grid, a warp for every fourth block
+// of a piece, the four merged in shared memory, the pieces of a row in global memory by the last one to
+// arrive. Prefill: a warp for sixteen packed rows, alone over all blocks that they see.
+#include "attention_tile.cuh"
+#include "check.h"
+#include "decode_tile.cuh"
+#include "kernels.h"
+#include "pdl.cuh"
+#include "rope.cuh"
+
+namespace ion::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarp;
+constexpr float kLog2E = 1.4426950408889634f;
+static_assert(kPrefillRows == kWarps * kTileRows);
+
+// The heads of a KV head, cut into units of at most `most`.
+struct Unit {
+  int kv_head, first_head, num_heads;
+
+  __device__ Unit(const AttentionArgs& args, const KvCache& cache, int most, int unit) {
+    const int group = args.num_heads / cache.num_kv_heads, cuts = (group + most - 1) / most,
+              cut = unit % cuts;
+    kv_head = unit / cuts;
+    first_head = kv_head * group + cut * most;
+    num_heads = min(most, group - cut * most);
+  }
+};
+
+template <int D>
+struct Blocks {
+  const bf16* layer;
+  const int32_t* table;
+  int64_t block_stride, v_offset, head_offset;
+
+  __device__ Blocks(const KvCache& cache, int slot, int kv_head)
+      : layer(cache.base + cache.layer_offset),
+        table(cache.block_tables + static_cast<int64_t>(slot) * cache.table_stride),
+        block_stride(cache.block_stride),
+        v_offset(static_cast<int64_t>(cache.num_kv_heads) * kKvBlock * D),
+        head_offset(static_cast<int64_t>(kv_head) * kKvBlock * D) {}
+
+  __device__ const bf16* keys(int block) const { return layer + table[block] * block_stride + head_offset; }
+};
+
+__device__ int first_seen(int position, int window) {
+  return window > 0 ? max(0, position - window + 1) : 0;
+}
+
+// What a block's four warps found for one piece, added up in the order of the warps.
+template <int D>
+struct Merged {
+  float acc[kTileHeads][D];
+  float m[kTileHeads], l[kTileHeads];
+  float warp_m[kWarps][kTileHeads], warp_l[kWarps][kTileHeads];
+  int is_last;
+};
+
+template <int D>
+__device__ void merge_warps(Merged<D>& to, const DecodeTile<D>& tile) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const float sum[2] = {column_sum(tile.l[0]), column_sum(tile.l[1])};
+  if (lane < 4) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      to.warp_m[warp][2 * lane + e] = tile.m[e];
+      to.warp_l[warp][2 * lane + e] = sum[e];
+    }
+  }
+  __syncthreads();
+  float factor[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int head = 2 * (lane % 4) + e;
+    float m = to.warp_m[0][head], l = 0.0f;
+    for (int w = 1; w < kWarps; ++w) m = fmaxf(m, to.warp_m[w][head]);
+    const float base = m == -INFINITY ? 0.0f : m;
+    for (int w = 0; w < kWarps; ++w) l += to.warp_l[w][head] * exp2f(to.warp_m[w][head] - base);
+    factor[e] = exp2f(tile.m[e] - base);
+    if (warp == 0 && lane < 4) to.m[head] = m, to.l[head] = l;
+  }
+  for (int w = 0; w < kWarps; ++w) {
+    if (warp == w) {
+      tile.each_run([&](int e, int dim, const auto& run) {
+        constexpr int kSize = sizeof(run) / sizeof(float);
+        float* at = to.acc[2 * (lane % 4) + e] + dim;
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) at[i] = (w == 0 ? 0.0f : at[i]) + run[i] * factor[e];
+      });
+    }
+    __syncthreads();
+  }
+}
+
+// The parts of a row, in order, over the sums' common maximum. A part: m and l of each head, then acc
+// [heads][D].
+template <int D>
+__device__ void merge_parts(bf16* dst, const float* parts, int64_t stride, int num_parts, int num_heads) {
+  for (int i = threadIdx.x; i < num_heads * D; i += kThreads) {
+    const int head = i / D;
+    float m = -INFINITY, l = 0.0f, value = 0.0f;
+    for (int p = 0; p < num_parts; ++p) m = fmaxf(m, __ldcg(parts + p * stride + head));
+    const float base = m == -INFINITY ? 0.0f : m;
+    for (int p = 0; p < num_parts; ++p) {
+      const float* part = parts + p * stride;
+      const float factor = exp2f(__ldcg(part + head) - base);
+      l += __ldcg(part + num_heads + head) * factor;
+      value += __ldcg(part + 2 * num_heads + i) * factor;
+    }
+    dst[i] = __float2bfloat16(value / l);
+  }
+}
+
+// One piece of a decode row and a unit of its heads.
+template <int D>
+struct Task {
+  Piece piece;
+  Span span;
+  Unit unit;
+  Blocks<D> blocks;
+  Sight sight;
+  int part_tokens, first_part, num_parts;
+  int block, last_block;  // this warp's first, and the piece's last
+
+  __device__ Task(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan, int units,
+                  int work)
+      : piece(plan.decode_pieces[work / units]),
+        span(plan.spans[piece.span]),
+        unit(args, cache, kTileHeads, work % units),
+        blocks(cache, span.slot, unit.kv_head),
+        sight{first_seen(span.start, args.window), span.start},
+        part_tokens(plan.counts[3]) {
+    first_part = sight.low / part_tokens;
+    num_parts = sight.high / part_tokens - first_part + 1;
+    block = max(piece.part * part_tokens, sight.low) / kKvBlock + static_cast<int>(threadIdx.x) / kWarp;
+    last_block = min((piece.part + 1) * part_tokens - 1, sight.high) / kKvBlock;
+  }
+
+  __device__ bool is_seen() const { return piece.part >= first_part; }
+  __device__ bool holds_new_token() const { return piece.part == first_part + num_parts - 1; }
+  // Whether the cache holds a block's tokens before this step's rows are written.
+  __device__ bool is_old(int index) const { return index <= last_block && index != sight.high / kKvBlock; }
+};
+
+// Every fourth block from task.block on, this warp's: keys of the next block are on their way while this
+// one's are weighed, values while its scores are made. The first block is loaded already.
+template <int D>
+__device__ void fold_blocks(DecodeTile<D>& tile, const Task<D>& task, float scale) {
+  int block = task.block;
+  while (block <= task.last_block) {
+    const int token = block * kKvBlock, next = block + kWarps;
+    const bf16* next_keys = next <= task.last_block ? task.blocks.keys(next) : nullptr;
+    const bool is_whole = token >= task.sight.low && token + kKvBlock - 1 <= task.sight.high;
+    uint32_t p[2];
+    if (is_whole) {
+      tile.template score<false>(p, token, scale, task.sight);
+    } else {
+      tile.template score<true>(p, token, scale, task.sight);
+    }
+    if (next_keys != nullptr) tile.load_keys(next_keys);
+    if (is_whole) {
+      tile.template add_values<false>(p, token, task.sight.high);
+    } else {
+      tile.template add_values<true>(p, token, task.sight.high);
+    }
+    if (next_keys != nullptr) tile.load_values(next_keys + task.blocks.v_offset);
+    block = next;
+  }
+}
+
+// The unit's queries rotated into shared memory; with the new token in the piece, its K and V into the cache.
+template <int D>
+__device__ void rotate_row(bf16 (&queries)[kTileHeads][D], const RopeKvArgs& rope, const KvCache& cache,
+                           const Task<D>& task) {
+  const int warp = threadIdx.x / kWarp, kv_heads = cache.num_kv_heads;
+  const int64_t row = task.span.first_row;
+  for (int i = warp; i < task.unit.num_heads; i += kWarps) {
+    RopedHead<D>(rope, kv_heads, row, task.unit.first_head + i, task.span.start).store(queries[i]);
+  }
+  if (task.holds_new_token() && warp < 2) {
+    const int head = rope.num_heads + warp * kv_heads + task.unit.kv_head;
+    RopedHead<D>(rope, kv_heads, row, head, task.span.start)
+        .store(cache_row<D>(cache, task.span.slot, warp, task.unit.kv_head, task.span.start));
+  }
+  __syncthreads();
+}
+
+// What a piece found, to dst where it is the row's only one, else to the others' merging.
+template <int D>
+__device__ void finish_piece(Merged<D>& merged, const AttentionArgs& args, const Task<D>& task, int units,
+                             int work) {
+  const Unit& unit = task.unit;
+  bf16* dst = args.dst + (static_cast<int64_t>(task.span.first_row) * args.num_heads + unit.first_head) * D;
+  if (task.num_parts == 1) {
+    for (int i = threadIdx.x; i < unit.num_heads * D; i += kThreads) {
+      dst[i] = __float2bfloat16(merged.acc[i / D][i % D] / merged.l[i / D]);
+    }
+    return;
+  }
+  const int64_t unit_floats = static_cast<int64_t>(min(kTileHeads, args.num_heads)) * (D + 2);
+  float* part = args.partial + work * unit_floats;
+  for (int i = threadIdx.x; i < unit.num_heads; i += kThreads) {
+    __stcg(part + i, merged.m[i]);
+    __stcg(part + unit.num_heads + i, merged.l[i]);
+  }
+  for (int i = threadIdx.x; i < unit.num_heads * D; i += kThreads) {
+    __stcg(part + 2 * unit.num_heads + i, merged.acc[i / D][i % D]);
+  }
+  __threadfence();
+  __syncthreads();
+  uint32_t* arrived = args.arrivals + task.piece.span * units + work % units;
+  if (threadIdx.x == 0) {
+    merged.is_last = atomicAdd(arrived, 1u) == static_cast<uint32_t>(task.num_parts - 1);
+    if (merged.is_last) *arrived = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (!merged.is_last) return;
+  const int64_t stride = unit_floats * units;
+  merge_parts<D>(dst, part - (task.piece.part - task.first_part) * stride, stride, task.num_parts,
+                 unit.num_heads);
+}
+
+template <int D, bool kRopes>
+__global__ void __launch_bounds__(kThreads, 3)
+    decode_kernel(const AttentionArgs args, const KvCache cache, const AttentionPlan plan,
+                  const RopeKvArgs rope) {
+  __shared__ Merged<D> merged;
+  __shared__ __align__(16) bf16 queries[kRopes ? kTileHeads : 1][D];
+  let_successor_start();
+  const int group = args.num_heads / cache.num_kv_heads, warp_lane = threadIdx.x % kWarp;
+  const int units = cache.num_kv_heads * ((group + kTileHeads - 1) / kTileHeads);
+  const int total = plan.counts[0] * units;
+  bool has_waited = false;
+  for (int work = blockIdx.x; work < total; work += gridDim.x) {
+    const Task<D> task(args, cache, plan, units, work);
+    if (!task.is_seen()) continue;  // other layers see it
+    DecodeTile<D> tile;
+    const bool is_early = task.is_old(task.block);
+    const bf16* keys = task.block <= task.last_block ? task.blocks.keys(task.block) : nullptr;
+    if (is_early) tile.load_keys(keys), tile.load_values(keys + task.blocks.v_offset);
+    if (!has_waited) wait_for_predecessor(), has_waited = true;
+    const bf16* q =
+        args.qkv + static_cast<int64_t>(task.span.first_row) * args.qkv_stride + task.unit.first_head * D;
+    if constexpr (kRopes) {
+      rotate_row<D>(queries, rope, cache, task);
+      q = queries[0];
+    }
+    if (keys != nullptr && !is_early) tile.load_keys(keys), tile.load_values(keys + task.blocks.v_offset);
+    tile.load(warp_lane / 4 < task.unit.num_heads ? q + warp_lane / 4 * D : nullptr);
+    fold_blocks<D>(tile, task, args.scale * kLog2E);
+    merge_warps<D>(merged, tile);
+    finish_piece<D>(merged, args, task, units, work);
+    __syncthreads();
+  }
+  if (!has_waited) wait_for_predecessor();  // every kernel of the chain does
+}
+
+template <int D>
+__global__ void __launch_bounds__(kThreads)
+    prefill_kernel(const AttentionArgs args, const KvCache cache, const AttentionPlan plan) {
+  join_chain();
+  const int group = args.num_heads / cache.num_kv_heads;
+  const int units = cache.num_kv_heads * ((group + kTileRows - 1) / kTileRows);
+  const Piece piece = plan.prefill_pieces[blockIdx.x / units];
+  const Span span = plan.spans[piece.span];
+  const Unit unit(args, cache, kTileRows, blockIdx.x % units);
+  const int lane = threadIdx.x % kWarp;
+  const int base = piece.part * kPrefillRows + static_cast<int>(threadIdx.x) / kWarp * kTileRows;
+  if (base / unit.num_heads >= span.count) return;
+  const Blocks<D> blocks(cache, span.slot, unit.kv_head);
+  const bf16* rows[2] = {};
+  int64_t outputs[2] = {-1, -1};
+  Sight sight[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int packed = base + lane / 4 + 8 * r, token = packed / unit.num_heads;
+    const int head = unit.first_head + packed % unit.num_heads;
+    const int position = span.start + min(token, span.count - 1);
+    sight[r] = {first_seen(position, args.window), position};
+    if (token >= span.count) continue;
+    const int64_t row = span.first_row + token;
+    rows[r] = args.qkv + row * args.qkv_stride + head * D;
+    outputs[r] = (row * args.num_heads + head) * D;
+  }
+  AttentionTile<D> tile;
+  tile.load(rows[0], rows[1]);
+  const int lowest = span.start + base / unit.num_heads;
+  const int highest = span.start + min(span.count - 1, (base + kTileRows - 1) / unit.num_heads);
+  const int all_seen_from = first_seen(highest, args.window);
+  const float scale = args.scale * kLog2E;
+  for (int block = first_seen(lowest, args.window) / kKvBlock; block <= highest / kKvBlock; ++block) {
+    const bf16* k = blocks.keys(block);
+    const int token = block * kKvBlock;
+    if (token >= all_seen_from && token + kKvBlock - 1 <= lowest) {
+      tile.template fold<false>(k, k + blocks.v_offset, token, highest, scale, sight);
+    } else {
+      tile.template fold<true>(k, k + blocks.v_offset, token, highest, scale, sight);
+    }
+  }
+  const float sum[2] = {1.0f / quad_sum(tile.l[0]), 1.0f / quad_sum(tile.l[1])};
+  tile.each_run([&](int r, int dim, const auto& run) {
+    if (outputs[r] < 0) return;
+    constexpr int kSize = sizeof(run) / sizeof(float);
+    uint32_t words[kSize / 2];
+#pragma unroll
+    for (int i = 0; i < kSize / 2; ++i) words[i] = pack(run[2 * i] * sum[r], run[2 * i + 1] * sum[r]);
+    bf16* at = args.dst + outputs[r] + dim;
+    if constexpr (kSize == 8) {
+      *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+      *reinterpret_cast<uint2*>(at) = make_uint2(words[0], words[1]);
+    }
+  });
+}
+
+int units_of(int32_t num_heads, int32_t num_kv_heads, int most) {
+  return num_kv_heads * ((num_heads / num_kv_heads + most - 1) / most);
+}
+
+}  // namespace
+
+bool is_attention_shape(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim) {
+  const bool is_size = head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128;
+  return is_size && num_kv_heads > 0 && num_heads % num_kv_heads == 0;
+}
+
+int32_t attention_decode_units(int32_t num_heads, int32_t num_kv_heads) {
+  return units_of(num_heads, num_kv_heads, kTileHeads);
+}
+
+int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t num_kv_heads,
+                                 int32_t head_dim) {
+  const int64_t heads = num_heads < kTileHeads ? num_heads : kTileHeads;
+  return max_pieces * attention_decode_units(num_heads, num_kv_heads) * heads * (head_dim + 2);
+}
+
+void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
+                      const RopeKvArgs* rope, int32_t grid, cudaStream_t stream) {
+  const auto launch = [&](auto* with, auto* without) {
+    launch_in_chain("attention of decode rows", rope != nullptr ? with : without, dim3(grid), dim3(kThreads),
+                    0, stream, args, cache, plan, rope != nullptr ? *rope : RopeKvArgs{});
+  };
+  switch (args.head_dim) {
+    case 32:
+      return launch(decode_kernel<32, true>, decode_kernel<32, false>);
+    case 64:
+      return launch(decode_kernel<64, true>, decode_kernel<64, false>);
+    case 96:
+      return launch(decode_kernel<96, true>, decode_kernel<96, false>);
+    case 128:
+      return launch(decode_kernel<128, true>, decode_kernel<128, false>);
+    default:
+      throw std::runtime_error("attention: no kernel for this head_dim");
+  }
+}
+
+void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
+                       int32_t num_pieces, cudaStream_t stream) {
+  const int grid = num_pieces * units_of(args.num_heads, cache.num_kv_heads, kTileRows);
+  if (grid == 0) return;
+  const auto launch = [&](auto* kernel) {
+    launch_in_chain("attention of prefill rows", kernel, dim3(grid), dim3(kThreads), 0, stream, args, cache,
+                    plan);
+  };
+  switch (args.head_dim) {
+    case 32:
+      return launch(prefill_kernel<32>);
+    case 64:
+      return launch(prefill_kernel<64>);
+    case 96:
+      return launch(prefill_kernel<96>);
+    case 128:
+      return launch(prefill_kernel<128>);
+    default:
+      throw std::runtime_error("attention: no kernel for this head_dim");
+  }
+}
+
+}  // namespace ion::cuda

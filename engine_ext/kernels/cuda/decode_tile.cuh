@@ -1,0 +1,187 @@
+// Up to eight query heads against sixteen tokens of the paged cache: a warp, mma.m16n8k16, keys and values
+// straight from global memory to registers. The products are transposed, tokens and dims on the side of
+// sixteen rows, heads on the side of eight, so that few heads waste little.
+//
+// As in attention_tile.cuh the contracted index and the output's rows are taken in the order that lets a
+// thread read sixteen bytes at a time: thread i of a quad holds dims 8 i .. 8 i + 7 of each 32, of queries
+// and keys; row n of the output's tile t of a group of 64 dims is dim 8 n + 2 t, row n + 8 dim 8 n + 2 t + 1.
+// Loads run ahead: a block's keys are asked for when the ones before are used up, values likewise.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention_tile.cuh"
+#include "vec.cuh"
+#include "wgmma.cuh"
+
+namespace ion::cuda {
+
+constexpr int kTileHeads = 8;
+
+__device__ __forceinline__ float column_max(float value) {
+#pragma unroll
+  for (int offset = 4; offset < kWarp; offset *= 2)
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+
+__device__ __forceinline__ float column_sum(float value) {
+#pragma unroll
+  for (int offset = 4; offset < kWarp; offset *= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+// A thread's columns are heads 2 (lane % 4) (index 0) and the next (index 1); `l` is its share of a head's
+// sum: column_sum it at the end.
+template <int D>
+struct DecodeTile {
+  static constexpr int kGroups = D / 32, kWide = D / 64;
+  static constexpr bool kHasTail = D % 64 != 0;
+  static constexpr int kTiles = D / 16;
+
+  uint32_t q[kGroups][4];
+  uint4 keys[2][kGroups];
+  uint4 values[4][kWide > 0 ? kWide : 1];
+  uint2 tails[4];
+  float acc[kTiles][4];
+  float m[2], l[2];
+
+  // The queries of head lane / 4; null: zeros.
+  __device__ void load(const bf16* head) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      uint4 piece = make_uint4(0, 0, 0, 0);
+      if (head != nullptr) piece = *reinterpret_cast<const uint4*>(head + 32 * g + 8 * (lane % 4));
+      q[g][0] = piece.x, q[g][1] = piece.y, q[g][2] = piece.z, q[g][3] = piece.w;
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[t][i] = 0.0f;
+    }
+    m[0] = m[1] = -INFINITY;
+    l[0] = l[1] = 0.0f;
+  }
+
+  // k, v: [16][D] of one head and block.
+  __device__ void load_keys(const bf16* k) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        keys[n][g] = *reinterpret_cast<const uint4*>(k + (8 * n + lane / 4) * D + 32 * g + 8 * (lane % 4));
+      }
+    }
+  }
+
+  __device__ void load_values(const bf16* v) {
+    const int quad = threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int h = 0; h < kWide; ++h) {
+        values[i][h] = *reinterpret_cast<const uint4*>(v + token_of(i) * D + 64 * h + 8 * quad);
+      }
+      if constexpr (kHasTail) {
+        tails[i] = *reinterpret_cast<const uint2*>(v + token_of(i) * D + 64 * kWide + 4 * quad);
+      }
+    }
+  }
+
+  // Scores of the loaded keys, sixteen tokens from `token` on, as weights for `add_values`.
+  template <bool kMasked>
+  __device__ void score(uint32_t (&p)[2], int token, float scale, const Sight& sight) {
+    float s[4] = {};
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      mma(s, keys[0][g].x, keys[1][g].x, keys[0][g].y, keys[1][g].y, q[g][0], q[g][1]);
+      mma(s, keys[0][g].z, keys[1][g].z, keys[0][g].w, keys[1][g].w, q[g][2], q[g][3]);
+    }
+    if constexpr (kMasked) {
+      const int first = token + threadIdx.x % kWarp / 4, second = first + 8;
+      if (first < sight.low || first > sight.high) s[0] = s[1] = -INFINITY;
+      if (second < sight.low || second > sight.high) s[2] = s[3] = -INFINITY;
+    }
+    float shrink[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float now = fmaxf(m[e], column_max(fmaxf(s[e], s[2 + e])) * scale);
+      const float base = now == -INFINITY ? 0.0f : now;
+      shrink[e] = exp2f(m[e] - base);
+      m[e] = now;
+      s[e] = exp2f(fmaf(s[e], scale, -base));
+      s[2 + e] = exp2f(fmaf(s[2 + e], scale, -base));
+      l[e] = l[e] * shrink[e] + s[e] + s[2 + e];
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[t][i] *= shrink[i % 2];
+    }
+    p[0] = transposed(pack(s[0], s[1]));
+    p[1] = transposed(pack(s[2], s[3]));
+  }
+
+  // Nothing behind `last` has been written: kMasked takes it for zeros.
+  template <bool kMasked>
+  __device__ void add_values(const uint32_t (&p)[2], int token, int last) {
+    if constexpr (kMasked) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (token + token_of(i) <= last) continue;
+#pragma unroll
+        for (int h = 0; h < kWide; ++h) values[i][h] = make_uint4(0, 0, 0, 0);
+        tails[i] = make_uint2(0, 0);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < kWide; ++h) {
+      add(4 * h, values[0][h].x, values[1][h].x, values[2][h].x, values[3][h].x, p);
+      add(4 * h + 1, values[0][h].y, values[1][h].y, values[2][h].y, values[3][h].y, p);
+      add(4 * h + 2, values[0][h].z, values[1][h].z, values[2][h].z, values[3][h].z, p);
+      add(4 * h + 3, values[0][h].w, values[1][h].w, values[2][h].w, values[3][h].w, p);
+    }
+    if constexpr (kHasTail) {
+      add(4 * kWide, tails[0].x, tails[1].x, tails[2].x, tails[3].x, p);
+      add(4 * kWide + 1, tails[0].y, tails[1].y, tails[2].y, tails[3].y, p);
+    }
+  }
+
+  // Calls store(index 0 or 1 of the head, first dim, values) for every run of neighbouring dims: 8 of a wide
+  // group, 4 of a tail.
+  template <typename Store>
+  __device__ void each_run(Store store) const {
+    const int quad = threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int h = 0; h < kWide; ++h) {
+        float run[8];
+#pragma unroll
+        for (int t = 0; t < 4; ++t) run[2 * t] = acc[4 * h + t][e], run[2 * t + 1] = acc[4 * h + t][2 + e];
+        store(e, 64 * h + 8 * quad, run);
+      }
+      if constexpr (kHasTail) {
+        float run[4];
+#pragma unroll
+        for (int t = 0; t < 2; ++t)
+          run[2 * t] = acc[4 * kWide + t][e], run[2 * t + 1] = acc[4 * kWide + t][2 + e];
+        store(e, 64 * kWide + 4 * quad, run);
+      }
+    }
+  }
+
+ private:
+  __device__ static int token_of(int i) { return 2 * static_cast<int>(threadIdx.x % 4) + i % 2 + i / 2 * 8; }
+
+  // Two dims of four tokens: tile t's rows of this thread.
+  __device__ void add(int t, uint32_t x0, uint32_t x1, uint32_t x2, uint32_t x3, const uint32_t (&p)[2]) {
+    mma(acc[t], __byte_perm(x0, x1, 0x5410), __byte_perm(x0, x1, 0x7632), __byte_perm(x2, x3, 0x5410),
+        __byte_perm(x2, x3, 0x7632), p[0], p[1]);
+  }
+};
+
+}  // namespace ion::cuda

@@ -1,0 +1,123 @@
+// The decoder's operations on the device beside the matrix products: destination first, never allocating, on
+// a stream. Matrices are row-major; activations bf16, the residual stream float32, sums float32. Knows no
+// model.
+//
+// A row's result depends on that row alone, bit for bit, except where attention splits a long context: the
+// cuts are anchored at position 0, so they follow the sequence's length and nothing else.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace ion::cuda {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int32_t kKvBlock = 16;       // tokens in a KV block
+constexpr int32_t kSplitTokens = 256;  // tokens of the smallest piece of a decode row's context
+constexpr int32_t kPrefillRows = 64;   // (token, head of its group) pairs of one prefill piece
+
+// x [rows, hidden] = table[id], id = ids[r], or last_ids[slots[r]] where ids[r] is -1. Rows without a slot
+// (-1) are 0.
+void embed(float* x, const int32_t* ids, const int32_t* slots, const int32_t* last_ids, const bf16* table,
+           int64_t rows, int64_t hidden, cudaStream_t stream);
+
+// dst [rows, cols] = x / sqrt(mean(x^2) + eps) * weight.
+void rms_norm(bf16* dst, const float* x, const float* weight, int64_t rows, int64_t cols, float eps,
+              cudaStream_t stream);
+
+// x [rows, cols] += delta; dst [rows, cols] = norm(x). dst may be delta.
+void add_rms_norm(bf16* dst, float* x, const bf16* delta, const float* weight, int64_t rows, int64_t cols,
+                  float eps, cudaStream_t stream);
+
+// dst [count, cols] = norm(x[r] + delta[r]) for r = picked[i]; x stays. picked -1: row 0.
+void add_rms_norm_picked(bf16* dst, const float* x, const bf16* delta, const float* weight,
+                         const int32_t* picked, int64_t count, int64_t cols, float eps, cudaStream_t stream);
+
+// dst [rows, ffn] = silu(gate_up[:, :ffn]) * gate_up[:, ffn:]; ffn is a multiple of 8.
+void silu_mul(bf16* dst, const bf16* gate_up, int64_t rows, int64_t ffn, cudaStream_t stream);
+
+// One layer's part of the paged cache: [block][layer][K, V][kv_head][16][head_dim]; `base` points at layer 0.
+struct KvCache {
+  bf16* base;
+  int64_t block_stride;         // elements from block to block
+  int64_t layer_offset;         // elements from a block's start to this layer's K
+  const int32_t* block_tables;  // [max_slots, table_stride]: block of positions [16 i, 16 i + 16)
+  int32_t table_stride;
+  int32_t num_kv_heads;
+};
+
+struct RopeKvArgs {
+  bf16* qkv;            // [rows, (num_heads + 2 kv_heads) * head_dim]; q is rotated in place
+  const float* bias;    // [num_heads + 2 kv_heads][head_dim] or null
+  const float* q_norm;  // [head_dim] or null
+  const float* k_norm;
+  const float2* rotations;  // [positions, head_dim / 2] (cos, sin)
+  const int32_t* slots;     // [rows], -1: padding
+  const int32_t* positions;
+  int32_t num_heads, head_dim;
+  float eps;
+};
+
+// Bias, the norm per head, rotation of halves (i, i + head_dim / 2); K and V go into the cache.
+void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStream_t stream);
+
+// rotations [positions, half] from frequencies [half] in double.
+void rotations(float2* dst, const double* frequencies, int64_t positions, int32_t half, cudaStream_t stream);
+
+// Rows [first_row, first_row + count) are positions [start, start + count) of a slot.
+struct Span {
+  int32_t slot, first_row, start, count;
+};
+
+// A piece of attention: of a decode span (count 1) tokens [size part, size part + size), size being the
+// plan's; of a longer span its packed rows [64 part, 64 part + 64), a packed row being (token, head of the
+// group), group innermost.
+struct Piece {
+  int32_t span, part;
+};
+
+// A plan of the step, on the device. `counts` is read there, so that a graph serves any number of pieces.
+struct AttentionPlan {
+  const Span* spans;
+  const Piece* decode_pieces;  // by span, ascending parts, parts outside the window left out
+  const Piece* prefill_pieces;
+  const int32_t* counts;  // [4]: decode pieces, prefill pieces, (not read), tokens of a decode piece
+};
+
+struct AttentionArgs {
+  bf16* dst;        // [rows, num_heads * head_dim]
+  const bf16* qkv;  // [rows, qkv_stride], q first
+  int32_t qkv_stride;
+  int32_t num_heads, head_dim;
+  int32_t window;  // 0: none
+  float scale;
+  float* partial;      // scratch: attention_partial_floats
+  uint32_t* arrivals;  // [num_spans * kv_heads * head groups], zero before and after
+};
+
+// Blocks' worth of heads that a decode piece is computed in.
+int32_t attention_decode_units(int32_t num_heads, int32_t num_kv_heads);
+
+// head_dim 32, 64, 96 or 128, and a whole number of query heads for each KV head.
+bool is_attention_shape(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim);
+int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t num_kv_heads,
+                                 int32_t head_dim);
+
+// Causal attention of decode spans: a fixed grid takes the pieces in turn; the last piece of a row to arrive
+// merges the row's parts in order (split-KV, Dao et al. 2023, "Flash-Decoding"). With `rope` it does
+// rope_kv's work for its rows first, qkv being the product's.
+void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
+                      const RopeKvArgs* rope, int32_t grid, cudaStream_t stream);
+
+// The same of longer spans, a block each (online softmax: Dao 2023, arXiv:2307.08691).
+void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
+                       int32_t num_pieces, cudaStream_t stream);
+
+// What the host changes between steps: (slot, index, block) triples.
+void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* triples, const int32_t* count,
+                   int32_t most, cudaStream_t stream);
+
+}  // namespace ion::cuda

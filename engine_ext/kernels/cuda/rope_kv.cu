@@ -1,0 +1,86 @@
+// What stands between the q, k, v product and attention, for all heads of all rows; and the tables it reads.
+#include "check.h"
+#include "kernels.h"
+#include "pdl.cuh"
+#include "rope.cuh"
+#include "vec.cuh"
+
+namespace ion::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+
+template <int D>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    rope_kv_kernel(const RopeKvArgs args, const KvCache cache, int64_t rows) {
+  join_chain();
+  const int heads = args.num_heads + 2 * cache.num_kv_heads;
+  const int64_t work = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t row = work / heads;
+  if (row >= rows) return;
+  const int slot = args.slots[row];
+  if (slot < 0) return;
+  const int head = static_cast<int>(work % heads), position = args.positions[row];
+  const RopedHead<D> roped(args, cache.num_kv_heads, row, head, position);
+  bf16* to = args.qkv + (row * heads + head) * D;
+  if (head >= args.num_heads) {
+    const int at = head - args.num_heads;
+    to = cache_row<D>(cache, slot, at / cache.num_kv_heads, at % cache.num_kv_heads, position);
+  }
+  roped.store(to);
+}
+
+__global__ void rotations_kernel(float2* dst, const double* frequencies, int64_t positions, int32_t half) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= positions * half) return;
+  // In double: at position 100,000 a float angle would be off by 4e-3.
+  const double angle = static_cast<double>(i / half) * frequencies[i % half];
+  dst[i] = make_float2(static_cast<float>(cos(angle)), static_cast<float>(sin(angle)));
+}
+
+__global__ void append_blocks_kernel(int32_t* tables, int32_t stride, const int32_t* triples,
+                                     const int32_t* count) {
+  wait_for_predecessor();  // and whoever comes later starts when the tables are written: see pdl.cuh
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < *count; i += gridDim.x * blockDim.x) {
+    const int32_t* triple = triples + 3 * i;
+    tables[static_cast<int64_t>(triple[0]) * stride + triple[1]] = triple[2];
+  }
+}
+
+}  // namespace
+
+void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStream_t stream) {
+  const int64_t work = rows * (args.num_heads + 2 * cache.num_kv_heads);
+  const dim3 grid(static_cast<unsigned>((work + kWarps - 1) / kWarps)), block(kWarps * kWarp);
+  const auto launch = [&](auto* kernel) {
+    launch_in_chain("rotation", kernel, grid, block, 0, stream, args, cache, rows);
+  };
+  switch (args.head_dim) {
+    case 32:
+      return launch(rope_kv_kernel<32>);
+    case 64:
+      return launch(rope_kv_kernel<64>);
+    case 96:
+      return launch(rope_kv_kernel<96>);
+    case 128:
+      return launch(rope_kv_kernel<128>);
+    default:
+      throw std::runtime_error("rotation: no kernel for this head_dim");
+  }
+}
+
+void rotations(float2* dst, const double* frequencies, int64_t positions, int32_t half, cudaStream_t stream) {
+  const int64_t size = positions * half;
+  rotations_kernel<<<static_cast<unsigned>((size + 255) / 256), 256, 0, stream>>>(dst, frequencies, positions,
+                                                                                  half);
+  check_launch("angles");
+}
+
+void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* triples, const int32_t* count,
+                   int32_t most, cudaStream_t stream) {
+  if (most == 0) return;
+  launch_in_chain("block tables", append_blocks_kernel, dim3((most + 127) / 128), dim3(128), 0, stream,
+                  block_tables, table_stride, triples, count);
+}
+
+}  // namespace ion::cuda

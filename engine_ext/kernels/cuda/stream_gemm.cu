@@ -1,0 +1,392 @@
+// A fixed grid, one block a multiprocessor: two consumer warpgroups of 64 weight rows each, one warp that
+// fetches weights, one that fetches activations, and a ring of pieces in shared memory. Weights are the
+// product's M side, tokens padded to 8..128 its N side, so that an absent token costs no tensor-core row.
+//
+// Three pieces are in flight at a time: enough to keep the memory busy, and more would only make everybody
+// else's loads queue longer. While the ring is full and landed, a few pieces more are pulled into L2. Large
+// matrices are cut evenly over the blocks (stream-K: Osama et al. 2023, arXiv:2301.03598); of small ones a
+// block takes one range of one tile's columns. Partial sums are added in the order of the columns.
+#include <stdexcept>
+
+#include "check.h"
+#include "pdl.cuh"
+#include "stream_gemm.h"
+#include "stream_ring.cuh"
+#include "vec.cuh"
+#include "wgmma.cuh"
+
+namespace ion::cuda {
+namespace {
+
+constexpr int kGroups = 2;  // consumer warpgroups
+constexpr int kThreads = kGroups * 128 + 64;
+constexpr int kInFlight = 3;            // pieces
+constexpr int kAhead = 8;               // pieces pulled into L2 beyond the ring
+constexpr int kPace = 1000;             // clocks between two of those: about the memory's own pace
+constexpr int kRingBytes = 200 * 1024;  // leaves room for the small kernels beside a block
+constexpr int kMostStages = 32;
+constexpr int kLeastSharing = 3;  // parts of a tile from which its blocks share the adding up
+
+struct Args {
+  CUtensorMap x;
+  const uint8_t* w;
+  void* y;
+  int32_t ldy;
+  StreamOutput output;
+  int32_t tiles, pieces,
+      splits;  // pieces of a tile; splits > 0: parts of each tile, one a block; 0: stream-K
+  int32_t m, stages;
+  float4* partial;     // [block][group][TN / 8][128]
+  uint32_t* counts;    // [tile][group] parts ready
+  uint32_t* arrivals;  // the same where the adding up is shared
+};
+
+// The pieces of a block: [k, k + left) of the line of all tiles' pieces, from `tile` on.
+struct Range {
+  int tile, k, left;
+
+  __device__ explicit Range(const Args& args) {
+    if (args.splits > 0) {
+      tile = blockIdx.x / args.splits;
+      const int part = blockIdx.x - tile * args.splits;
+      k = args.pieces * part / args.splits;
+      left = tile < args.tiles ? args.pieces * (part + 1) / args.splits - k : 0;
+    } else {
+      const int64_t total = static_cast<int64_t>(args.tiles) * args.pieces;
+      const auto begin = static_cast<int>(blockIdx.x * total / gridDim.x);
+      const auto end = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
+      tile = begin / args.pieces;
+      k = begin - tile * args.pieces;
+      left = end - begin;
+    }
+  }
+};
+
+template <int TN>
+__device__ void fetch_weights(const Args& args, const Ring<TN>& ring) {
+  const uint64_t policy = evict_first();
+  const Range range(args);
+  const uint8_t* from = args.w + (static_cast<int64_t>(range.tile) * args.pieces + range.k) * kPieceBytes;
+  Stage stage(1), oldest(0);  // oldest: the first piece that may still be on its way
+  int flying = 0, ahead = 0;  // ahead: pieces behind this one that L2 was asked for
+  int64_t asked_at = 0;
+  const auto see_landed = [&] {
+    --flying;
+    oldest.next(ring.stages);
+  };
+  for (int i = 0; i < range.left; ++i) {
+    while (!barrier_test(ring.empty + 8 * stage.index, stage.parity)) {
+      while (flying > 0 && barrier_test(ring.weights_full + 8 * oldest.index, oldest.parity)) see_landed();
+      const bool is_idle = flying == 0 && ahead < kAhead && i + ahead < range.left;
+      if (is_idle && clock64() - asked_at > kPace) {
+        prefetch_bytes(from + static_cast<int64_t>(i + ahead) * kPieceBytes, kPieceBytes);
+        ++ahead;
+        asked_at = clock64();
+      }
+    }
+    while (flying >= kInFlight) {
+      barrier_wait(ring.weights_full + 8 * oldest.index, oldest.parity);
+      see_landed();
+    }
+    const uint32_t full = ring.weights_full + 8 * stage.index;
+    barrier_expect(full, kPieceBytes);
+    copy_bytes(ring.weights + stage.index * kPieceBytes, from + static_cast<int64_t>(i) * kPieceBytes,
+               kPieceBytes, full, policy);
+    ++flying;
+    if (ahead > 0) --ahead;
+    stage.next(ring.stages);
+  }
+}
+
+template <int TN>
+__device__ void fetch_tokens(const Args& args, const Ring<TN>& ring) {
+  const uint64_t policy = evict_last();
+  wait_for_predecessor();
+  fence_async_proxy();
+  const Range range(args);
+  Stage stage(1);
+  for (int i = 0, k = range.k; i < range.left; ++i) {
+    barrier_wait(ring.empty + 8 * stage.index, stage.parity);
+    const uint32_t full = ring.tokens_full + 8 * stage.index;
+    barrier_expect(full, Ring<TN>::kXBytes);
+    copy_box(ring.tokens + stage.index * Ring<TN>::kXBytes, &args.x, k * kStreamCols, 0, full, policy);
+    if (++k == args.pieces) k = 0;
+    stage.next(ring.stages);
+  }
+}
+
+__device__ __forceinline__ float silu(float x) {
+  return x / (1.0f + __expf(-x));
+}
+
+// Eight tokens, group j, of sixteen weight rows of a warp, the first of which is `row`. A thread's d[0], d[1]
+// are row lane / 4 of tokens 2 (lane % 4) and the next, d[2], d[3] row lane / 4 + 8.
+__device__ __forceinline__ void store_tokens(const Args& args, int row, int j, const float4& d) {
+  const int lane = threadIdx.x % kWarp;
+  if (args.output == StreamOutput::float32) {
+    const int token = 8 * j + 2 * (lane % 4);
+    float* y = static_cast<float*>(args.y) + static_cast<int64_t>(token) * args.ldy + row + lane / 4;
+    if (token < args.m) y[0] = d.x, y[8] = d.z;
+    if (token + 1 < args.m) y[args.ldy] = d.y, y[args.ldy + 8] = d.w;
+    return;
+  }
+  const int token = 8 * j + lane / 4;
+  auto* y = static_cast<__nv_bfloat16*>(args.y) + static_cast<int64_t>(token) * args.ldy + 2 * (lane % 4);
+  if (args.output == StreamOutput::silu_mul) {
+    const uint32_t pair = transposed(pack(silu(d.x) * d.z, silu(d.y) * d.w));
+    if (token < args.m) *reinterpret_cast<uint32_t*>(y + row / 2) = pair;
+    return;
+  }
+  const uint32_t low = transposed(pack(d.x, d.y)), high = transposed(pack(d.z, d.w));
+  if (token >= args.m) return;
+  *reinterpret_cast<uint32_t*>(y + row) = low;
+  *reinterpret_cast<uint32_t*>(y + row + 8) = high;
+}
+
+__device__ __forceinline__ void group_sync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+}
+
+// One consumer warpgroup's part of a block's work.
+template <int TN>
+struct Consumer {
+  static constexpr int kColumns = TN / 8;         // groups of eight tokens
+  static constexpr int kStride = kColumns * 128;  // float4 of one group's partial sums
+  static constexpr bool kOverlaps = TN >= 128;    // products of two pieces at a time
+
+  const Args& args;
+  const Ring<TN>& ring;
+  int group, thread;
+  Stage stage{0};
+  float d[TN / 2];
+
+  __device__ Consumer(const Args& from, const Ring<TN>& of)
+      : args(from), ring(of), group(threadIdx.x / 128), thread(threadIdx.x % 128) {}
+
+  __device__ void run() {
+    Range range(args);
+    while (range.left > 0) {
+      const int count = min(range.left, args.pieces - range.k);
+      multiply(count);
+      if (count == args.pieces) {
+        store(range.tile);
+      } else if (TN >= 64 && args.splits >= kLeastSharing) {
+        share_sum(range.tile);
+      } else if (range.k != 0) {
+        leave_part(range.tile);
+      } else {
+        add_parts(range.tile);
+        store(range.tile);
+      }
+      range.left -= count;
+      range.k = 0;
+      ++range.tile;
+    }
+  }
+
+ private:
+  __device__ bool is_lead() const { return thread % kWarp == 0; }
+  __device__ float4 column(int j) const {
+    return make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+  }
+  __device__ int first_row(int tile) const { return (tile * kGroups + group) * 64 + thread / kWarp * 16; }
+  __device__ float4* own_part() const {
+    return args.partial + (static_cast<int64_t>(blockIdx.x) * kGroups + group) * kStride + thread;
+  }
+
+  __device__ void multiply(int count) {
+#pragma unroll
+    for (int i = 0; i < TN / 2; ++i) d[i] = 0.0f;
+    uint32_t before = 0;
+    for (int i = 0; i < count; ++i) {
+      barrier_wait(ring.weights_full + 8 * stage.index, stage.parity);
+      barrier_wait(ring.tokens_full + 8 * stage.index, stage.parity);
+      const uint64_t a = operand(ring.weights + stage.index * kPieceBytes + group * 64 * 128);
+      const uint64_t b = operand(ring.tokens + stage.index * Ring<TN>::kXBytes);
+      product_fence();
+#pragma unroll
+      for (int j = 0; j < 4; ++j) Product<TN>::add(d, a + 2 * j, b + 2 * j);
+      product_commit();
+      if constexpr (kOverlaps) {
+        if (i > 0) {
+          product_wait<1>();
+          if (is_lead()) barrier_arrive(ring.empty + 8 * before);
+        }
+        before = stage.index;
+      } else {
+        product_wait<0>();
+        if (is_lead()) barrier_arrive(ring.empty + 8 * stage.index);
+      }
+      stage.next(ring.stages);
+    }
+    if constexpr (kOverlaps) {
+      product_wait<0>();
+      if (is_lead()) barrier_arrive(ring.empty + 8 * before);
+    }
+  }
+
+  __device__ void store(int tile) const {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) store_tokens(args, first_row(tile), j, column(j));
+  }
+
+  __device__ void write_part() const {
+    float4* part = own_part();
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) __stcg(part + j * 128, column(j));
+  }
+
+  // To the block that holds the tile's first piece.
+  __device__ void leave_part(int tile) const {
+    write_part();
+    group_sync(group);
+    if (thread == 0) add_release(args.counts + tile * kGroups + group, 1);
+  }
+
+  __device__ void add_parts(int tile) {
+    const int64_t total = static_cast<int64_t>(args.tiles) * args.pieces, blocks = gridDim.x;
+    const int others =
+        args.splits > 0
+            ? args.splits - 1
+            : static_cast<int>((static_cast<int64_t>(tile + 1) * args.pieces * blocks - 1) / total) -
+                  static_cast<int>(blockIdx.x);
+    uint32_t* ready = args.counts + tile * kGroups + group;
+    if (thread == 0) {
+      while (load_acquire(ready) != static_cast<uint32_t>(others)) {
+      }
+      *ready = 0;
+    }
+    group_sync(group);
+    const float4* part = own_part();
+#pragma unroll(TN <= 32 ? 4 : 1)
+    for (int q = 1; q <= others; ++q) {
+      const float4* from = part + static_cast<int64_t>(q) * kGroups * kStride;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const float4 more = __ldcg(from + j * 128);
+        d[4 * j] += more.x, d[4 * j + 1] += more.y, d[4 * j + 2] += more.z, d[4 * j + 3] += more.w;
+      }
+    }
+  }
+
+  // Many tokens: every block of the tile leaves its part, then each adds up its share of the tokens.
+  __device__ void share_sum(int tile) const {
+    constexpr int kMost = (kColumns + kLeastSharing - 1) / kLeastSharing;
+    const int parts = args.splits, share = static_cast<int>(blockIdx.x) - tile * parts;
+    const int begin = (kColumns * share + parts - 1) / parts,
+              end = (kColumns * (share + 1) + parts - 1) / parts;
+    write_part();
+    uint32_t* arrived = args.arrivals + tile * kGroups + group;
+    group_sync(group);
+    if (thread == 0) {
+      add_release(arrived, 1);
+      while (load_acquire(arrived) != static_cast<uint32_t>(parts)) {
+      }
+    }
+    group_sync(group);
+    const float4* first = own_part() - static_cast<int64_t>(share) * kGroups * kStride;
+    float4 sums[kMost];
+#pragma unroll
+    for (int g = 0; g < kMost; ++g) sums[g] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 2
+    for (int q = 0; q < parts; ++q) {
+#pragma unroll
+      for (int g = 0; g < kMost; ++g) {
+        const float4 more =
+            __ldcg(first + static_cast<int64_t>(q) * kGroups * kStride + min(begin + g, end - 1) * 128);
+        sums[g].x += more.x, sums[g].y += more.y, sums[g].z += more.z, sums[g].w += more.w;
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < kMost; ++g) {
+      if (begin + g < end) store_tokens(args, first_row(tile), begin + g, sums[g]);
+    }
+  }
+};
+
+template <int TN>
+__global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_constant__ Args args) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ uint8_t raw[];
+  const Ring<TN> ring(raw, args.stages);
+  const int warp = threadIdx.x / kWarp;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < args.stages; ++i) {
+      barrier_init(ring.weights_full + 8 * i, 1);
+      barrier_init(ring.tokens_full + 8 * i, 1);
+      barrier_init(ring.empty + 8 * i, kGroups * 4);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_async_proxy();
+  }
+  __syncthreads();
+  let_successor_start();
+  if (warp == kGroups * 4) {
+    if (threadIdx.x % kWarp == 0) fetch_weights<TN>(args, ring);
+  } else if (warp == kGroups * 4 + 1) {
+    if (threadIdx.x % kWarp == 0) fetch_tokens<TN>(args, ring);
+  } else {
+    Consumer<TN>(args, ring).run();
+  }
+#endif
+}
+
+template <int TN>
+void launch(Args& args, int num_sms, cudaStream_t stream) {
+  constexpr int kStageBytes = kPieceBytes + TN * 128 + 24;
+  constexpr int kStages =
+      (kRingBytes - 1024) / kStageBytes < kMostStages ? (kRingBytes - 1024) / kStageBytes : kMostStages;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(stream_kernel<TN>),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
+  check(allowed, "shared memory of a streamed product");
+  args.stages = kStages;
+  launch_in_chain("streamed product", stream_kernel<TN>, dim3(num_sms), dim3(kThreads), kRingBytes, stream,
+                  args);
+}
+
+}  // namespace
+
+int64_t stream_partial_bytes(int32_t num_sms) {
+  return int64_t{num_sms} * kGroups * (kStreamMaxTokens / 8) * 128 * static_cast<int64_t>(sizeof(float4));
+}
+
+int64_t stream_arrivals(int32_t num_sms) {
+  return int64_t{num_sms} * kGroups;
+}
+
+void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const __nv_bfloat16* tiled, int64_t m,
+                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream) {
+  if (m < 1 || m > kStreamMaxTokens) throw std::invalid_argument("a streamed product of too many tokens");
+  int size = 0;
+  while (8 << size < m) ++size;
+  Args args{};
+  args.x = x.maps[size];
+  args.w = reinterpret_cast<const uint8_t*>(tiled);
+  args.y = y;
+  args.ldy = static_cast<int32_t>(output == StreamOutput::silu_mul ? n / 2 : n);
+  args.output = output;
+  args.tiles = static_cast<int32_t>(n / kStreamRows);
+  args.pieces = static_cast<int32_t>(k / kStreamCols);
+  args.splits = args.tiles > num_sms                 ? 0
+                : num_sms / args.tiles < args.pieces ? num_sms / args.tiles
+                                                     : args.pieces;
+  args.m = static_cast<int32_t>(m);
+  args.partial = scratch.partial;
+  args.counts = scratch.counts;
+  args.arrivals = scratch.arrivals;
+  switch (size) {
+    case 0:
+      return launch<8>(args, num_sms, stream);
+    case 1:
+      return launch<16>(args, num_sms, stream);
+    case 2:
+      return launch<32>(args, num_sms, stream);
+    case 3:
+      return launch<64>(args, num_sms, stream);
+    default:
+      return launch<128>(args, num_sms, stream);
+  }
+}
+
+}  // namespace ion::cuda

@@ -1,0 +1,37 @@
+// The ring of pieces in a block's shared memory, between those who fetch and those who multiply.
+#pragma once
+
+#include <cstdint>
+
+#include "stream_gemm.h"
+#include "wgmma.cuh"
+
+namespace ion::cuda {
+
+constexpr int kPieceBytes = kStreamRows * 128;
+
+// A place in the ring and the parity of its round.
+struct Stage {
+  uint32_t index = 0, parity;
+
+  __device__ explicit Stage(uint32_t first_parity) : parity(first_parity) {}
+  __device__ void next(uint32_t stages) {
+    if (++index == stages) index = 0, parity ^= 1;
+  }
+};
+
+template <int TN>
+struct Ring {
+  static constexpr int kXBytes = TN * 128;
+  uint32_t weights, tokens, weights_full, tokens_full, empty, stages;
+
+  __device__ Ring(const void* raw, int num_stages) : stages(num_stages) {
+    weights = (shared_address(raw) + 1023) & ~1023u;
+    tokens = weights + stages * kPieceBytes;
+    weights_full = tokens + stages * kXBytes;
+    tokens_full = weights_full + 8 * stages;
+    empty = tokens_full + 8 * stages;
+  }
+};
+
+}  // namespace ion::cuda

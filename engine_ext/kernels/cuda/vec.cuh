@@ -1,0 +1,60 @@
+// 16-byte pieces of bf16, and sums over a warp.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace ion::cuda {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kWarp = 32;
+constexpr int kPiece = 8;  // bf16 values in 16 bytes
+
+// Two bf16 in a register to two floats; the lower address is x.
+__device__ __forceinline__ float2 unpack(uint32_t pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
+__device__ __forceinline__ uint32_t pack(float lower, float upper) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(lower, upper);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+__device__ __forceinline__ void unpack8(float (&to)[kPiece], const uint4& from) {
+  const uint32_t words[4] = {from.x, from.y, from.z, from.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpack(words[i]);
+    to[2 * i] = pair.x;
+    to[2 * i + 1] = pair.y;
+  }
+}
+
+__device__ __forceinline__ uint4 pack8(const float (&from)[kPiece]) {
+  return make_uint4(pack(from[0], from[1]), pack(from[2], from[3]), pack(from[4], from[5]),
+                    pack(from[6], from[7]));
+}
+
+// The sum over all lanes, in every lane; one fixed tree.
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+// The sum over a block of kThreads, in every thread. `scratch` has a float for each warp.
+template <int kThreads>
+__device__ __forceinline__ float block_sum(float value, float* scratch) {
+  constexpr int kWarps = kThreads / kWarp;
+  value = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float total = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) total += scratch[i];
+  return total;
+}
+
+}  // namespace ion::cuda

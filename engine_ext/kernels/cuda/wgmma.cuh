@@ -1,0 +1,160 @@
+// Hopper's asynchronous pieces as functions: mbarriers, bulk copies, warpgroup matrix products (PTX ISA 8.0
+// and up).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace ion::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
+
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(is_over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_over != 0;
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t is_over;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(is_over)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (is_over == 0);
+}
+
+__device__ __forceinline__ uint64_t evict_first() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t evict_last() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, int column, int row,
+                                         uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                                           uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+__device__ __forceinline__ void add_release(uint32_t* to, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// Of the 8 x 8 matrix of 16-bit values that a warp holds, a row in four neighbouring lanes.
+__device__ __forceinline__ uint32_t transposed(uint32_t pair) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+// An operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of eight rows 1024 bytes apart.
+__device__ __forceinline__ uint64_t operand(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) |
+         (static_cast<uint64_t>(1024 >> 4) << 32) | (1ull << 62);
+}
+
+__device__ __forceinline__ void product_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void product_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int kPending>
+__device__ __forceinline__ void product_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// d [64 x N] += a [64 x 16] b [N x 16]^T by a warpgroup; d holds N / 2 floats a thread.
+template <int N>
+struct Product;
+
+// The operand lists, by doubling.
+#define ION_R4 "%0, %1, %2, %3"
+#define ION_R8 ION_R4 ", %4, %5, %6, %7"
+#define ION_R16 ION_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define ION_R32 ION_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ION_R64                                                                      \
+  ION_R32                                                                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define ION_D4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define ION_D8(i) ION_D4(i), ION_D4((i) + 4)
+#define ION_D16(i) ION_D8(i), ION_D8((i) + 8)
+#define ION_D32(i) ION_D16(i), ION_D16((i) + 16)
+#define ION_D64(i) ION_D32(i), ION_D32((i) + 32)
+#define ION_PRODUCT(N, REGISTERS, A, B)                                                         \
+  template <>                                                                                   \
+  struct Product<N> {                                                                           \
+    static __device__ __forceinline__ void add(float (&d)[REGISTERS], uint64_t a, uint64_t b) { \
+      asm volatile(                                                                             \
+          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                            \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS         \
+          "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                            \
+          : ION_D##REGISTERS(0)                                                                 \
+          : "l"(a), "l"(b));                                                                    \
+    }                                                                                           \
+  };
+ION_PRODUCT(8, 4, 4, 5)
+ION_PRODUCT(16, 8, 8, 9)
+ION_PRODUCT(32, 16, 16, 17)
+ION_PRODUCT(64, 32, 32, 33)
+ION_PRODUCT(128, 64, 64, 65)
+#undef ION_PRODUCT
+
+}  // namespace ion::cuda

@@ -1,0 +1,76 @@
+// Loading onto the GPU, and teacher-forced logits from there.
+#include "models/cuda_model.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "models/cuda_weights.h"
+#include "models/model.h"
+#include "models/model_files.h"
+#include "models/weight_error.h"
+
+namespace ion {
+
+std::shared_ptr<const CudaModel> CudaModel::load_gguf(const std::string& path,
+                                                      const CudaModelOptions& options) {
+  return load(ModelFiles::open_gguf(path), options);
+}
+
+std::shared_ptr<const CudaModel> CudaModel::load_safetensors(std::span<const std::string> paths,
+                                                             const std::string& config_json,
+                                                             const CudaModelOptions& options) {
+  return load(ModelFiles::open_safetensors(paths, config_json), options);
+}
+
+std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const CudaModelOptions& options) {
+  const CudaLibrary& library = cuda_library();
+  const IonCudaDevice device = cuda_device(library);
+  const std::vector<FoundWeight> found = find_weights(files.config, files.tensors);
+  refuse_inexpressible(files.config, found);
+  const CudaConfig config(files.config, found, files.tensors);
+
+  std::shared_ptr<CudaModel> model(new CudaModel(library, files.config));
+  model->num_bytes_ = library.model_bytes(&config.values);
+  model->kv_block_bytes_ = library.block_bytes(&config.values);
+  if (model->num_bytes_ < 1 || model->kv_block_bytes_ < 1) {
+    throw WeightError("not a model that CUDA computes: " + library.why());
+  }
+  if (model->num_bytes_ > device.free_bytes) {
+    throw MemoryShort("the model's weights on " + std::string(device.name) + ": " +
+                      std::to_string(model->num_bytes_) + " bytes needed, " +
+                      std::to_string(device.free_bytes) + " available");
+  }
+  const char* blaslt = options.blaslt.empty() ? nullptr : options.blaslt.c_str();
+  model->handle_ = library.model_create(&config.values, 0, blaslt);
+  if (model->handle_ == nullptr) throw WeightError("CUDA refuses the model: " + library.why());
+  const auto pool = shared_pool(options.threads);
+  convert_weights(
+      files.config, found, *pool,
+      [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, const void* rows) {
+        if (library.model_write(model->handle_, weight, layer, first_row, num_rows, rows) != 0) {
+          throw std::runtime_error("writing weights to the GPU failed: " + library.why());
+        }
+      });
+  if (library.model_tile(model->handle_) != 0) {
+    throw std::runtime_error("tiling weights on the GPU failed: " + library.why());
+  }
+  return model;
+}
+
+CudaModel::~CudaModel() {
+  if (handle_ != nullptr) library_.model_destroy(handle_);
+}
+
+std::vector<float> CudaModel::logits(std::span<const int32_t> tokens, int32_t chunk) const {
+  constexpr int32_t kMaxChunk = 2048;
+  check_tokens(tokens, config_.vocab_size);
+  const auto num_tokens = static_cast<int32_t>(tokens.size());
+  const int32_t step = std::clamp(chunk > 0 ? chunk : kMaxChunk, 1, std::min(kMaxChunk, num_tokens));
+  std::vector<float> out(tokens.size() * static_cast<size_t>(config_.vocab_size));
+  if (library_.logits(handle_, tokens.data(), num_tokens, step, out.data()) != 0) {
+    throw std::runtime_error("logits on CUDA failed: " + library_.why());
+  }
+  return out;
+}
+
+}  // namespace ion

@@ -1,0 +1,53 @@
+// A model on a GPU: the same files as models/model.h reads, its weights as bfloat16 behind cuda/ion_cuda.h.
+// Knows no sequences, no scheduling, and no CUDA beyond that interface.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/cuda_library.h"
+#include "models/model_config.h"
+
+namespace ion {
+
+struct ModelFiles;
+
+struct CudaModelOptions {
+  int threads = 0;     // that convert weights; 0: one per available CPU
+  std::string blaslt;  // path of libcublasLt.so; empty: the library searches
+};
+
+class CudaModel {
+ public:
+  // Both throw WeightError for files that cannot be computed with, MemoryShort where the GPU has too little,
+  // std::runtime_error for a library or GPU that is missing or fails.
+  static std::shared_ptr<const CudaModel> load_gguf(const std::string& path, const CudaModelOptions& options);
+  static std::shared_ptr<const CudaModel> load_safetensors(std::span<const std::string> paths,
+                                                           const std::string& config_json,
+                                                           const CudaModelOptions& options);
+  ~CudaModel();
+  CudaModel(const CudaModel&) = delete;
+  CudaModel& operator=(const CudaModel&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const CudaLibrary& library() const { return library_; }
+  IonCudaModel* handle() const { return handle_; }
+  int64_t num_bytes() const { return num_bytes_; }            // of all weights on the device
+  int64_t kv_block_bytes() const { return kv_block_bytes_; }  // of 16 tokens, all layers
+
+  // As Model::logits.
+  std::vector<float> logits(std::span<const int32_t> tokens, int32_t chunk) const;
+
+ private:
+  CudaModel(const CudaLibrary& library, ModelConfig config) : library_(library), config_(std::move(config)) {}
+  static std::shared_ptr<const CudaModel> load(const ModelFiles& files, const CudaModelOptions& options);
+
+  const CudaLibrary& library_;
+  const ModelConfig config_;
+  IonCudaModel* handle_ = nullptr;
+  int64_t num_bytes_ = 0, kv_block_bytes_ = 0;
+};
+
+}  // namespace ion

@@ -1,0 +1,39 @@
+// From tensors of a file to what cuda/ion_cuda.h takes: matrices as bfloat16, vectors as float32, q/k/v and
+// gate/up joined, rows of Q and K in half-split order.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "cuda/ion_cuda.h"
+#include "kernels/kernels.h"
+#include "models/weights.h"
+
+namespace ion {
+
+// The config in the interface's form, with the arrays that it points to.
+struct CudaConfig {
+  CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>& found, const NamedTensors& tensors);
+  CudaConfig(const CudaConfig&) = delete;
+  CudaConfig& operator=(const CudaConfig&) = delete;
+
+  IonCudaConfig values{};
+
+ private:
+  std::vector<double> frequencies_;
+  std::vector<int32_t> windows_;
+};
+
+// Throws WeightError naming a tensor that the interface has no place for.
+void refuse_inexpressible(const ModelConfig& config, const std::vector<FoundWeight>& found);
+
+// Takes num_rows rows from first_row on, as ion_cuda_model_write does. A vector's rows are its elements.
+using WriteRows = std::function<void(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                                     const void* rows)>;
+
+// Converts piece by piece on the pool, never more than a fixed number of bytes at a time, and hands each
+// piece to `write`. Rows that lie in the file as they are wanted are handed on without a copy.
+void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found,
+                     kernels::ThreadPool& pool, const WriteRows& write);
+
+}  // namespace ion

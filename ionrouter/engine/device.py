@@ -1,0 +1,69 @@
+"""Where a model is computed: on the CPU, or on a GPU behind libion_cuda. Asks the machine; loads no model."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ionrouter.errors import ConfigError, Problem
+
+DeviceKind = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The choice, and what led to it."""
+
+    kind: DeviceKind
+    name: str | None = None  # of a GPU: "NVIDIA H100 80GB HBM3"
+    why_not_cuda: str | None = None  # where `auto` came to mean the CPU
+
+
+def choose_device(wanted: str, *, numerics: str, kv_tier_folder: str, place: str = "") -> Device:
+    """Turn `device:` of routes.yaml into a device; `place` is the endpoint's, "models.m.endpoints[0]".
+
+    Raises ConfigError naming place and reason where `cuda` is wanted and cannot be had.
+    """
+    if wanted == "cpu":
+        return Device("cpu")
+    reason = _why_only_cpu(numerics, kv_tier_folder)
+    if reason is None:
+        try:
+            return Device("cuda", name=_gpu())
+        except RuntimeError as error:
+            reason = str(error)
+    if wanted == "cuda":
+        path = f"{place}.device" if place else "device"
+        raise ConfigError([Problem(path, f"cuda cannot be had: {reason}")])
+    return Device("cpu", why_not_cuda=reason)
+
+
+def _why_only_cpu(numerics: str, kv_tier_folder: str) -> str | None:
+    if numerics == "exact":
+        return "numerics exact is computed on the CPU alone"
+    if kv_tier_folder:
+        return "a kv_tier in a file (path) is the CPU's alone"
+    return None
+
+
+def _gpu() -> str:
+    """Name the GPU; raises RuntimeError saying what is missing."""
+    from ionrouter.engine import _ion
+
+    return str(_ion.cuda_device()["name"])
+
+
+def cublas_lt_path() -> str:
+    """Find libcublasLt of the package nvidia-cublas; empty where it is not installed."""
+    spec = importlib.util.find_spec("nvidia")  # a namespace of NVIDIA's packages: importing runs nothing
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    patterns = ("cu[0-9]*/lib/libcublasLt.so.[0-9]*", "cublas/lib/libcublasLt.so.[0-9]*")
+    found = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
+    return str(max(found, key=_version)) if found else ""
+
+
+def _version(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path.name)]

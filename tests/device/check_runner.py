@@ -1,0 +1,223 @@
+"""The runner against the float32 reference: batches, graphs, resumed sequences, masks, host tier, bad steps.
+
+python tests/device/check_runner.py LIBRARY
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+
+import reference
+import torch
+from drive import generate, runner_for
+from ion_cuda import GRAMMAR, SAMPLE, CudaError, Joined, Library, Model, Runner, Sampling, Shape
+
+MAX_GAP = 0.15  # a greedy id may differ from the reference's only where its logit is that close (engine.md)
+SHAPES = {
+    "llama": Shape(3, 512, 8, 2, 64, 1024, 1024, rms_eps=1e-5),
+    "qwen2": Shape(2, 896, 14, 2, 128, 1536, 2048, has_qkv_bias=True),
+    "qwen3": Shape(2, 512, 8, 4, 128, 1024, 1511, has_qk_norm=True, is_head_tied=True),
+    "windows": Shape(2, 512, 8, 2, 64, 1024, 1000, windows=(40, 300)),
+}
+
+
+def worst_gap(weights: reference.Weights, prompt: Sequence[int], output: Sequence[int]) -> float:
+    """How far the chosen ids are below the largest logit, at most."""
+    logits = reference.logits(weights, [*prompt, *output[:-1]])[len(prompt) - 1 :]
+    chosen = logits.gather(1, torch.tensor(output, device="cuda")[:, None])[:, 0]
+    return float((logits.max(1).values - chosen).max())
+
+
+def prompts_of(shape: Shape, count: int, longest: int, seed: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(shape.vocab_size) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+
+
+def open_runner(model: Model, *, graphs: bool, streams: bool, slots: int = 8, budget: int = 512) -> Runner:
+    return runner_for(
+        model, slots=slots, budget=budget, context=512, blocks=slots * 33 + 8, graphs=graphs, streams=streams
+    )
+
+
+def check_greedy(model: Model, weights: reference.Weights) -> str:
+    """Forty prompts, eight at a time, prompts cut or whole, from graphs or not."""
+    shape, worst = model.shape, 0.0
+    for number, (graphs, streams, budget) in enumerate(
+        [(False, False, 512), (True, False, 64), (False, True, 512), (True, True, 64)]
+    ):
+        runner = open_runner(model, graphs=graphs, streams=streams, budget=budget)
+        prompts = prompts_of(shape, 40, 300, seed=number)
+        new = [1 + (7 * i) % 40 for i in range(len(prompts))]
+        outputs, samples = generate(runner, prompts, new, budget=budget, max_running=8)
+        for prompt, output, sampled in zip(prompts, outputs, samples, strict=True):
+            assert all(sample.is_finite for sample in sampled), "not finite"
+            worst = max(worst, worst_gap(weights, prompt, output))
+        runner.close()
+    assert worst < MAX_GAP, f"an id {worst} below the largest"
+    return f"largest gap {worst:.4f}"
+
+
+def check_resumed(model: Model, weights: reference.Weights) -> str:
+    """A sequence joins again with what it had generated, in other blocks, its first block kept."""
+    runner, prompt = open_runner(model, graphs=True, streams=True), prompts_of(model.shape, 1, 200, seed=5)[0]
+    prompt = (prompt * 40)[:200]
+    (output,), _ = generate(runner, [prompt], [12], budget=512, max_running=8)
+    ids = prompt + output
+    blocks = [(0, i, 20 + i) for i in range(1, 15)] + [(0, 0, 0)]  # block 0 still holds positions 0 to 15
+    runner.submit(
+        [(0, 16, len(ids) - 16, SAMPLE)],
+        joins=[Joined(0, ids, Sampling(), len(prompt))],
+        blocks=blocks,
+    )
+    polled = runner.poll()
+    assert polled is not None
+    got = [polled[0][0].id]
+    for position in range(len(ids), len(ids) + 5):
+        runner.submit([(0, position, 1, SAMPLE)])
+        polled = runner.poll()
+        assert polled is not None
+        got.append(polled[0][0].id)
+    runner.close()
+    gap = worst_gap(weights, ids, got)
+    assert gap < MAX_GAP, f"an id {gap} below the largest"
+    return f"largest gap {gap:.4f}"
+
+
+def check_masks(model: Model, weights: reference.Weights) -> str:
+    """Only allowed ids; the step behind waits for the masks and reads the masked id."""
+    runner, shape = open_runner(model, graphs=True, streams=True), model.shape
+    prompts = prompts_of(shape, 2, 50, seed=9)
+    words = [0] * ((shape.vocab_size + 31) // 32)
+    allowed = [3, 77, 500, 999]
+    for token in allowed:
+        words[token // 32] |= 1 << token % 32
+    epoch = runner.submit(
+        [(slot, 0, len(ids), SAMPLE | (GRAMMAR if slot == 0 else 0)) for slot, ids in enumerate(prompts)],
+        joins=[Joined(slot, ids, Sampling()) for slot, ids in enumerate(prompts)],
+        blocks=[(slot, i, 8 * slot + i) for slot in range(2) for i in range(8)],
+    )
+    runner.submit([(slot, len(ids), 1, SAMPLE) for slot, ids in enumerate(prompts)])
+    assert runner.poll(wait=False) is None, "a step ended without its masks"
+    runner.upload_masks(epoch, [(0, words)])
+    first, second = runner.poll(), runner.poll()
+    assert first is not None and second is not None
+    runner.close()
+    logits = reference.logits(weights, prompts[0])[-1]
+    best = max(float(logits[token]) for token in allowed)
+    assert first[0][0].id in allowed and best - float(logits[first[0][0].id]) < MAX_GAP, "a masked id"
+    for slot, ids in enumerate(prompts):
+        gap = worst_gap(weights, [*ids, first[0][slot].id], [second[0][slot].id])
+        assert gap < MAX_GAP, f"slot {slot} went on from another id: {gap}"
+    return "masks kept"
+
+
+def check_tier(model: Model, weights: reference.Weights) -> str:
+    """Blocks out to the host and back into others hold the same prefix."""
+    runner = Runner(
+        model,
+        max_slots=4,
+        max_tokens_per_step=256,
+        num_blocks=64,
+        context_length=512,
+        num_host_blocks=8,
+        use_graphs=1,
+    )
+    prompt = (prompts_of(model.shape, 1, 90, seed=3)[0] * 90)[:90]
+    runner.submit(
+        [(0, 0, 90, SAMPLE)],
+        joins=[Joined(0, prompt, Sampling())],
+        blocks=[(0, i, i) for i in range(6)],
+    )
+    first = runner.poll()
+    library, handle = runner.library.c, runner.handle
+    tickets = [library.ion_cuda_copy_out(handle, block, block + 1) for block in range(5)]
+    assert all(library.ion_cuda_copy_state(handle, ticket, 1) == 1 for ticket in tickets)
+    tickets = [library.ion_cuda_copy_in(handle, block + 1, 40 + block) for block in range(5)]
+    assert all(library.ion_cuda_copy_state(handle, ticket, 1) == 1 for ticket in tickets)
+    runner.submit(
+        [(1, 80, 10, SAMPLE)],
+        joins=[Joined(1, prompt, Sampling())],
+        blocks=[(1, i, 40 + i) for i in range(6)],
+    )
+    second = runner.poll()
+    runner.close()
+    assert first is not None and second is not None
+    gap = worst_gap(weights, prompt, [second[0][1].id])
+    assert gap < MAX_GAP and first[0][0].is_finite, f"an id {gap} below the largest"
+    return "the prefix came back"
+
+
+def check_bad_steps(model: Model, weights: reference.Weights) -> str:
+    """A step that cannot be is its own failure; five are one too many; NaN stays with its sequence."""
+    runner, shape = open_runner(model, graphs=True, streams=True), model.shape
+    runner.submit([(3, 0, 1, SAMPLE)])
+    try:
+        runner.poll()
+        raise AssertionError("a row without a sequence was run")
+    except CudaError as error:
+        assert "slot 3" in str(error), error
+    if shape.is_head_tied:  # a NaN of the embedding would be everybody's logit
+        runner.close()
+        return "refused (NaN: not with a tied head)"
+    poisoned = shape.vocab_size - 1
+    weights[reference.EMBEDDING, 0][poisoned] = float("nan")
+    prompts = [[5, 6, 7, poisoned], [8, 9, 10, 11]]
+    runner.submit(
+        [(slot, 0, 4, SAMPLE) for slot in range(2)],
+        joins=[Joined(slot, ids, Sampling()) for slot, ids in enumerate(prompts)],
+        blocks=[(0, 0, 0), (1, 0, 1)],
+    )
+    polled = runner.poll()
+    assert polled is not None
+    assert not polled[0][0].is_finite and polled[0][0].id == -1, "NaN was sampled"
+    # The blocks of the poisoned one go to another sequence, which must not see them.
+    runner.submit(
+        [(2, 0, 3, SAMPLE)], joins=[Joined(2, [5, 6, 7], Sampling())], leaves=[0], blocks=[(2, 0, 0)]
+    )
+    later = runner.poll()
+    weights[reference.EMBEDDING, 0][poisoned] = 0.0
+    assert later is not None and later[0][2].is_finite, "NaN of an earlier sequence came through"
+    assert polled[0][1].is_finite and worst_gap(weights, prompts[1], [polled[0][1].id]) < MAX_GAP
+    for position in range(4, 8):
+        runner.submit([(1, position, 1, SAMPLE)])
+    try:
+        runner.submit([(1, 8, 1, SAMPLE)])
+        raise AssertionError("five steps in flight")
+    except CudaError:
+        pass
+    while runner.poll() is not None:
+        pass
+    runner.close()
+    return "refused, and survived"
+
+
+CHECKS: tuple[Callable[[Model, reference.Weights], str], ...] = (
+    check_greedy,
+    check_resumed,
+    check_masks,
+    check_tier,
+    check_bad_steps,
+)
+
+
+def check(library: Library, blaslt: str | None) -> bool:
+    """Print a line for each shape and check; whether all held."""
+    is_good = True
+    for name, shape in SHAPES.items():
+        model = Model(library, shape, blaslt)
+        weights = reference.fill(model, seed=len(name))
+        model.tile()
+        for run in CHECKS:
+            try:
+                outcome = f"pass  {run.__name__}, {name}: {run(model, weights)}"
+            except (AssertionError, CudaError) as error:
+                outcome, is_good = f"FAIL  {run.__name__}, {name}: {error}", False
+            print(outcome, flush=True)
+        model.close()
+    return is_good
+
+
+if __name__ == "__main__":
+    sys.exit(0 if check(Library(sys.argv[1]), None) else 1)

@@ -1,0 +1,156 @@
+"""Where a model is computed: `device: auto | cpu | cuda`, what is said of it, who shares a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from ionrouter.engine import device
+from ionrouter.engine.device import Device, choose_device
+from ionrouter.engine.ion import LocalEngine, SamplingParams
+from ionrouter.engine.kv_memory import Neighbours, TooLittleMemory, choose_device_kv_bytes
+from ionrouter.engine.loading import EngineSettings
+from ionrouter.engine.pool import EnginePool
+from ionrouter.errors import ConfigError
+from tests.support.cuda_double import double_path
+
+KV = 4 << 20
+
+
+@pytest.fixture
+def no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "libion_cuda.so"
+    monkeypatch.setenv("IONROUTER_CUDA_LIBRARY", str(path))
+    return path
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IONROUTER_CUDA_LIBRARY", str(double_path()))
+
+
+def choose(wanted: str, *, numerics: str = "fast", folder: str = "") -> Device:
+    return choose_device(wanted, numerics=numerics, kv_tier_folder=folder, place="models.m.endpoints[2]")
+
+
+def test_auto_without_the_library_is_the_cpu_and_says_why(no_library: Path) -> None:
+    found = choose("auto")
+    assert (found.kind, found.name) == ("cpu", None)
+    assert found.why_not_cuda is not None and f"there is no {no_library}" in found.why_not_cuda
+
+
+def test_cuda_without_the_library_names_the_place_and_the_reason(no_library: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose("cuda")
+    assert str(caught.value).startswith(
+        f"models.m.endpoints[2].device: cuda cannot be had: there is no {no_library}"
+    )
+
+
+def test_cuda_without_a_gpu_says_what_the_driver_says(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_DOUBLE_NO_GPU", "1")
+    with pytest.raises(ConfigError, match="no CUDA-capable device is detected"):
+        choose("cuda")
+    assert choose("auto").kind == "cpu"
+
+
+def test_auto_takes_a_gpu_and_cpu_does_not(gpu: None) -> None:
+    assert choose("auto") == choose("cuda") == Device("cuda", name="Double GPU")
+    assert choose("cpu") == Device("cpu")
+
+
+def test_what_only_the_cpu_does_keeps_auto_there(gpu: None) -> None:
+    assert choose("auto", numerics="exact").why_not_cuda == "numerics exact is computed on the CPU alone"
+    assert choose("auto", folder="/tmp/kv").kind == "cpu"
+    with pytest.raises(ConfigError, match=r"endpoints\[2\].device: cuda cannot be had: numerics exact"):
+        choose("cuda", numerics="exact")
+
+
+async def test_a_model_asked_onto_a_missing_gpu_fails_by_its_place(
+    tiny_model: Path, no_library: Path
+) -> None:
+    settings = EngineSettings(str(tiny_model), device="cuda", place="models.tiny.endpoints[0]")
+    pool = EnginePool(tiny_model.parent)
+    pool.prepare([settings])
+    (reason,) = await pool.wait_ready()
+    await pool.close()
+    assert reason.startswith("failed: models.tiny.endpoints[0].device: cuda cannot be had: there is no ")
+
+
+async def test_the_log_says_which_device_and_why(tiny_model: Path, no_library: Path) -> None:
+    with capture_logs() as logs:
+        engine = await LocalEngine.open(
+            EngineSettings(str(tiny_model), kv_memory_bytes=KV), cache=tiny_model.parent
+        )
+    await engine.close()
+    (started,) = [entry for entry in logs if entry["event"] == "engine_started"]
+    assert (started["device"], started["device_name"]) == ("cpu", None)
+    assert "there is no" in started["why_not_cuda"]
+
+
+async def test_a_model_runs_on_the_gpu_that_auto_finds(tiny_model: Path, gpu: None) -> None:
+    with capture_logs() as logs:
+        engine = await LocalEngine.open(EngineSettings(str(tiny_model)), cache=tiny_model.parent)
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    events = [event async for event in engine.generate([1, 2, 3], params)]
+    assert sum(event.num_tokens for event in events) == 5
+    assert (engine.device, engine.load().device) == ("cuda", "cuda")
+    await engine.close()
+    (started,) = [entry for entry in logs if entry["event"] == "engine_started"]
+    assert (started["device"], started["device_name"], started["why_not_cuda"]) == (
+        "cuda",
+        "Double GPU",
+        None,
+    )
+
+
+async def test_a_gpu_that_fails_while_loading_is_a_named_error(
+    tiny_model: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_DOUBLE_FREE_BYTES", "1000")
+    with pytest.raises(TooLittleMemory, match=r"weights on Double GPU: \d+ bytes needed, 1000 available"):
+        await LocalEngine.open(EngineSettings(str(tiny_model)), cache=tiny_model.parent)
+
+
+async def test_models_on_different_devices_do_not_share_memory(tiny_model: Path, gpu: None) -> None:
+    pool = EnginePool(tiny_model.parent)
+    on_gpu = EngineSettings(str(tiny_model), max_running=2)
+    on_cpu = EngineSettings(str(tiny_model), max_running=2, device="cpu")
+    pool.prepare([on_gpu, on_cpu])
+    assert await pool.wait_ready() == ()
+    assert pool._neighbours(on_gpu) == pool._neighbours(on_cpu) == Neighbours()
+    await pool.close()
+
+
+SHAPE = {"kv_block_bytes": 1 << 20, "context_length": 1600}
+
+
+def test_alone_on_a_gpu_the_runner_chooses() -> None:
+    assert choose_device_kv_bytes(SHAPE, 64, free_bytes=60 << 30, neighbours=Neighbours()) == 0
+
+
+def test_several_models_share_a_gpu_equally() -> None:
+    neighbours = Neighbours(num_sharing=1, coming_bytes=2 << 30)
+    first = choose_device_kv_bytes(SHAPE, 640, free_bytes=42 << 30, neighbours=neighbours)
+    assert first == int((20 << 30) * 0.9)
+    later = Neighbours(num_sharing=1, kv_bytes=first)
+    second = choose_device_kv_bytes(SHAPE, 640, free_bytes=(40 << 30) - first, neighbours=later)
+    assert second == first
+
+
+def test_a_share_is_never_more_than_all_sequences_fill_nor_less_than_a_block_for_each() -> None:
+    neighbours = Neighbours(num_sharing=1)
+    assert choose_device_kv_bytes(SHAPE, 2, free_bytes=60 << 30, neighbours=neighbours) == 2 * 100 << 20
+    with pytest.raises(TooLittleMemory, match="67108864 bytes are needed on the GPU for 64 sequences"):
+        choose_device_kv_bytes(SHAPE, 64, free_bytes=64 << 20, neighbours=neighbours)
+
+
+def test_cublas_is_found_in_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [tmp_path / "nvidia/cu13/lib", tmp_path / "nvidia/cublas/lib"]
+    for folder, version in zip(folders, (13, 12), strict=True):
+        folder.mkdir(parents=True)
+        (folder / f"libcublasLt.so.{version}").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert device.cublas_lt_path() == str(folders[0] / "libcublasLt.so.13")
