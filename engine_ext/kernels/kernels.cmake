@@ -15,7 +15,8 @@ list(TRANSFORM ION_AVX2_SOURCES PREPEND ${ION_KERNELS_DIR}/cpu/)
 list(TRANSFORM ION_AVX512VNNI_SOURCES PREPEND ${ION_KERNELS_DIR}/cpu/)
 
 # Contraction off: a fused multiply-add stands only where the source says so, or bits would follow the flags.
-set(ION_KERNELS_FLAGS -O3 -ffp-contract=off -fno-math-errno -Wall -Wextra)
+# A switch over types that forgets one does not build.
+set(ION_KERNELS_FLAGS -O3 -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror=switch)
 set(ION_AVX2_FLAGS -mavx2 -mfma -mf16c)
 set(ION_AVX512VNNI_FLAGS -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512vnni)
 

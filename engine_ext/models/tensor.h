@@ -18,6 +18,8 @@ enum class TensorType : uint32_t {
   kQ4_0 = 2,
   kQ4_1 = 3,
   kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ5_K = 13,
   kQ6_K = 14,
   kBF16 = 30,
 };
@@ -32,6 +34,7 @@ struct TensorTypeInfo {
 };
 
 const TensorTypeInfo* find_tensor_type(uint32_t id);  // nullptr: unknown id
+std::string supported_type_names();                   // "F32, F16, ..."
 
 // A view; the bytes belong to the FileMap of the file it came from.
 struct Tensor {

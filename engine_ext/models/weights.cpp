@@ -141,7 +141,7 @@ class Finder {
     const std::string what = described(tensor);
     if (!tensor.type) {
       throw WeightError(what + " has type " + tensor.type_name +
-                        ", which is not supported (supported: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K)");
+                        ", which is not supported (supported: " + supported_type_names() + ")");
     }
     if (tensor.shape != wanted.shape) {
       throw WeightError(what + ": shape " + shape_text(wanted.shape) + " wanted, " +

@@ -180,14 +180,14 @@ int main(int argc, char** argv) {
   params.top_k = 40;
   draw("top-k top-p", params);
   const Layer layers[] = {{"1536x576", 1536, 576}, {"576x1536", 576, 1536}, {"4096x4096", 4096, 4096}};
-  for (const DType dtype : {DType::Q4_1, DType::Q4_0, DType::Q8_0, DType::Q6_K}) {
+  for (const DType dtype : {DType::Q4_1, DType::Q4_0, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
     for (Layer layer : layers) {
-      if (dtype == DType::Q6_K && layer.k == 576) layer = {"1536x512", 1536, 512};
+      if (dtype_info(dtype).block_size == 256 && layer.k == 576) layer = {"1536x512", 1536, 512};
       gemv(dtype, Numerics::fast, layer, bandwidth, pool);
       for (const int64_t m : {32, 512}) gemm(dtype, Numerics::fast, layer, m, pool);
     }
   }
-  for (const DType dtype : {DType::F32, DType::BF16, DType::Q4_1, DType::Q6_K}) {
+  for (const DType dtype : {DType::F32, DType::BF16, DType::Q4_1, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
     gemv(dtype, Numerics::exact, {"1536x1536", 1536, 1536}, bandwidth, pool);
     gemm(dtype, Numerics::exact, {"1536x1536", 1536, 1536}, 128, pool);
   }

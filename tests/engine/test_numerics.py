@@ -20,7 +20,8 @@ from ionrouter.engine import _ion
 from ionrouter.engine.reference import Reference
 from tests.support import tiny_transformers
 from tests.support.ion_engine import generate, make_engine
-from tests.support.tiny_llama import TinyLlama, write_gguf, write_safetensors
+from tests.support.k_quants import quantize
+from tests.support.tiny_llama import TinyLlama, json_name, write_gguf, write_safetensors
 
 EXACT_TOLERANCE = 1e-4
 FAST_TOLERANCE = 2.5e-2
@@ -43,8 +44,11 @@ TYPES = (
     TensorType.Q8_0,
     TensorType.Q4_0,
     TensorType.Q4_1,
+    TensorType.Q4_K,
+    TensorType.Q5_K,
     TensorType.Q6_K,
 )
+K_TYPES = (TensorType.Q4_K, TensorType.Q5_K, TensorType.Q6_K)
 
 
 def prompt_of(length: int, vocab_size: int, seed: int = 0) -> list[int]:
@@ -75,7 +79,7 @@ def gguf_of(folder: Path, shape: TinyLlama, tensor_type: TensorType, seed: int =
 
 
 def shape_for(tensor_type: TensorType, is_tied: bool) -> TinyLlama:
-    if tensor_type == TensorType.Q6_K:
+    if tensor_type in K_TYPES:
         return TinyLlama(hidden_size=256, num_heads=4, head_dim=64, ffn_size=512, is_tied=is_tied)
     return TinyLlama(is_tied=is_tied)
 
@@ -249,3 +253,43 @@ def test_weights_of_different_types_mix_in_one_file(tmp_path: Path) -> None:
     prompt = prompt_of(60, shape.vocab_size)
     reference = Reference.from_gguf(tmp_path / "x.gguf").logits(prompt)
     assert relative_error(logits_of(model, prompt), reference) < EXACT_TOLERANCE
+
+
+def types_of_a_medium_mix(weights: dict[str, Any], base: TensorType) -> dict[str, TensorType]:
+    """Mix as llama.cpp's Q4_K_M and Q5_K_M do: the head and some of attn_v and ffn_down are Q6_K."""
+    better = {"blk.0.attn_v.weight", "blk.1.ffn_down.weight", "output.weight"}
+    if "output.weight" not in weights:
+        better.add("token_embd.weight")
+    return {name: TensorType.Q6_K if name in better else base for name in weights}
+
+
+def rounded(weights: dict[str, Any], kinds: dict[str, TensorType]) -> dict[str, torch.Tensor]:
+    """Return the values that a file of these types holds, by safetensors name."""
+    import gguf
+
+    return {
+        json_name(name): torch.from_numpy(
+            value if value.ndim == 1 else gguf.dequantize(quantize(value, kinds[name]), kinds[name])
+        )
+        for name, value in weights.items()
+    }
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("base", [TensorType.Q4_K, TensorType.Q5_K], ids=lambda t: t.name)
+def test_k_types_mixed_in_one_layer_equal_transformers(
+    tmp_path: Path, base: TensorType, is_tied: bool
+) -> None:
+    """Layer 0 multiplies Q and K of one type and V of another at once; transformers has float32."""
+    shape = shape_for(base, is_tied)
+    weights = shape.weights(6)
+    kinds = types_of_a_medium_mix(weights, base)
+    write_gguf(tmp_path / "x.gguf", shape, weights, kinds)
+    theirs = tiny_transformers.with_weights(json.loads(shape.config_json()), rounded(weights, kinds))
+    exact, fast = (_ion.Model.load_gguf(str(tmp_path / "x.gguf"), numerics) for numerics in ("exact", "fast"))
+    for length in LENGTHS:
+        prompt = prompt_of(length, shape.vocab_size)
+        with torch.inference_mode():
+            wanted = theirs(torch.tensor([prompt])).logits[0]
+        assert relative_error(logits_of(exact, prompt), wanted) < EXACT_TOLERANCE
+        assert euclidean_error(logits_of(fast, prompt), wanted) < FAST_TOLERANCE

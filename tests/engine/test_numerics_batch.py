@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from tests.support.tiny_llama import TinyLlama, write_gguf
 SHAPE = TinyLlama(num_heads=6, num_kv_heads=2, head_dim=32, hidden_size=128, ffn_size=256, vocab_size=1003)
 CHUNKS = (1, 7, 16, 64, 512)
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "seed": 42, "logprobs": 3}
-KINDS = [("fast", TensorType.Q4_1), ("fast", TensorType.F16), ("exact", TensorType.Q8_0)]
+WIDE = replace(SHAPE, num_heads=8, hidden_size=256)  # rows of 256 values, as a K type wants them
+KINDS = [
+    ("fast", TensorType.Q4_1),
+    ("fast", TensorType.F16),
+    ("fast", TensorType.Q5_K),
+    ("exact", TensorType.Q8_0),
+    ("exact", TensorType.Q4_K),
+]
 
 
 def make_prompts() -> list[list[int]]:
@@ -36,7 +44,8 @@ PROMPTS = make_prompts()
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     numerics, tensor_type = request.param
     path = tmp_path_factory.mktemp("batch") / "x.gguf"
-    write_gguf(path, SHAPE, SHAPE.weights(11), tensor_type)
+    shape = WIDE if tensor_type.name.endswith("_K") else SHAPE
+    write_gguf(path, shape, shape.weights(11), tensor_type)
     return str(path), numerics
 
 

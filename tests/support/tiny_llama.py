@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as TensorType
 
+from tests.support.k_quants import quantize
+
 Array = npt.NDArray[Any]
 
 JSON_NAMES = {
@@ -36,7 +38,7 @@ JSON_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class TinyLlama:
-    """A shape. Sizes are multiples of 32 where a 4- or 8-bit type is wanted, of 256 for Q6_K."""
+    """A shape. Sizes are multiples of 32 where a 4- or 8-bit type is wanted, of 256 for a K type."""
 
     num_layers: int = 2
     hidden_size: int = 64
@@ -145,9 +147,16 @@ def interleave(rows: Array, num_heads: int) -> Array:
 
 
 def write_gguf(
-    path: Path, shape: TinyLlama, weights: Mapping[str, Array], tensor_type: TensorType, **metadata: Any
+    path: Path,
+    shape: TinyLlama,
+    weights: Mapping[str, Array],
+    tensor_type: TensorType | Mapping[str, TensorType],
+    **metadata: Any,
 ) -> None:
-    """Write a GGUF file: matrices in `tensor_type`, norms in F32; `metadata` overrides, None drops."""
+    """Write a GGUF file: matrices in `tensor_type`, norms in F32; `metadata` overrides, None drops.
+
+    `tensor_type` may be a mapping by tensor name; matrices that it does not name are F32.
+    """
     writer = gguf.GGUFWriter(path, "llama")
     for key, value in (
         shape.gguf_metadata() | {k.replace("__", "."): v for k, v in metadata.items()}
@@ -158,9 +167,9 @@ def write_gguf(
             value = interleave(value, shape.num_heads)
         if name.endswith("attn_k.weight"):
             value = interleave(value, shape.num_kv_heads)
-        kind = TensorType.F32 if value.ndim == 1 else tensor_type
-        data = quantize_q6_k(value) if kind == TensorType.Q6_K else gguf.quantize(value, kind)
-        writer.add_tensor(name, np.ascontiguousarray(data), raw_dtype=kind)
+        kind = tensor_type if isinstance(tensor_type, TensorType) else tensor_type.get(name, TensorType.F32)
+        kind = TensorType.F32 if value.ndim == 1 else kind
+        writer.add_tensor(name, np.ascontiguousarray(quantize(value, kind)), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -179,19 +188,3 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_string(key, value)
     elif value is not None:
         writer.add_array(key, value)
-
-
-def quantize_q6_k(x: Array) -> Array:
-    """Round x [rows, cols] to Q6_K, uint8 [rows, cols / 256 * 210]; one scale per 16 values, no search."""
-    groups = x.reshape(-1, 16, 16)
-    peak = np.abs(groups).max(axis=-1) / 31.0  # [num_blocks, 16]
-    d = (peak.max(axis=-1, keepdims=True) / 127.0).astype(np.float16)
-    unit = np.where(d == 0, 1, d).astype(np.float32)
-    scales = np.clip(np.round(peak / unit), 0, 127).astype(np.int8)
-    step = np.where(scales == 0, 1, scales * unit)[..., None]
-    q = (np.clip(np.round(groups / step), -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
-    low, high = q & 0x0F, q >> 4
-    ql = (low[:, :, 0:2] | (low[:, :, 2:4] << 4)).reshape(-1, 128)
-    qh = (high[:, :, 0] | (high[:, :, 1] << 2) | (high[:, :, 2] << 4) | (high[:, :, 3] << 6)).reshape(-1, 64)
-    blocks = np.concatenate([ql, qh, scales.view(np.uint8), d.view(np.uint8)], axis=-1)
-    return blocks.reshape(x.shape[0], -1)

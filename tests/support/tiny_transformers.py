@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,16 @@ def made(family: str, **changes: Any) -> Any:
 
     config = getattr(transformers, f"{family}Config")(**SIZES | changes)
     return getattr(transformers, f"{family}ForCausalLM")(config).eval()
+
+
+def with_weights(config: dict[str, Any], weights: Mapping[str, Any]) -> Any:
+    """Make the Llama of a config.json with these tensors, by safetensors name; without a tied head."""
+    import transformers
+
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
+    absent, unknown = model.load_state_dict(weights, strict=False)
+    assert not unknown and set(absent) <= ({"lm_head.weight"} if config["tie_word_embeddings"] else set())
+    return model.eval()
 
 
 def saved(model: Any, folder: Path) -> tuple[list[str], str]:

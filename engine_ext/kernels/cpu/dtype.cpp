@@ -5,14 +5,15 @@
 
 #include "../kernels.h"
 #include "half.h"
+#include "k_blocks.h"
 
 namespace ion::kernels {
 namespace {
 
 constexpr DTypeInfo kInfos[] = {
-    {DType::F32, "F32", 1, 4},       {DType::F16, "F16", 1, 2},     {DType::BF16, "BF16", 1, 2},
-    {DType::Q4_0, "Q4_0", 32, 18},   {DType::Q4_1, "Q4_1", 32, 20}, {DType::Q8_0, "Q8_0", 32, 34},
-    {DType::Q6_K, "Q6_K", 256, 210},
+    {DType::F32, "F32", 1, 4},       {DType::F16, "F16", 1, 2},       {DType::BF16, "BF16", 1, 2},
+    {DType::Q4_0, "Q4_0", 32, 18},   {DType::Q4_1, "Q4_1", 32, 20},   {DType::Q8_0, "Q8_0", 32, 34},
+    {DType::Q4_K, "Q4_K", 256, 144}, {DType::Q5_K, "Q5_K", 256, 176}, {DType::Q6_K, "Q6_K", 256, 210},
 };
 
 using BlockFn = void (*)(float* dst, const uint8_t* block);
@@ -51,6 +52,17 @@ void q8_0_block(float* dst, const uint8_t* block) {
   for (int i = 0; i < 32; ++i) dst[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + i]));
 }
 
+// k_blocks.h says where the parts lie. Every product is exact: only the subtraction rounds.
+template <int (*kCode)(const uint8_t* block, int i)>
+void k_block(float* dst, const uint8_t* block) {
+  const float d = load_f16(block), d_min = load_f16(block + 2);
+  for (int s = 0; s < 8; ++s) {
+    const ScaleAndMinimum of = k_scale_and_minimum(block, s);
+    const float scale = d * static_cast<float>(of.scale), minimum = d_min * static_cast<float>(of.minimum);
+    for (int i = 32 * s; i < 32 * s + 32; ++i) dst[i] = scale * static_cast<float>(kCode(block, i)) - minimum;
+  }
+}
+
 // [ql x128][qh x64][i8 scale x16][f16 d], two halves of 128 values; see q6_k_code in pack.cpp for the bits.
 void q6_k_block(float* dst, const uint8_t* block) {
   const float d = load_f16(block + 208);
@@ -77,6 +89,10 @@ BlockFn block_fn(DType dtype) {
       return q4_1_block;
     case DType::Q8_0:
       return q8_0_block;
+    case DType::Q4_K:
+      return k_block<q4_k_code>;
+    case DType::Q5_K:
+      return k_block<q5_k_code>;
     case DType::Q6_K:
       return q6_k_block;
   }

@@ -90,16 +90,51 @@ void unpack_q6(float (*w)[8], const uint8_t* panel, int64_t g) {
   }
 }
 
+template <bool kHasFifth>
+void unpack_q45_k(float (*w)[8], const uint8_t* panel, int64_t g) {
+  constexpr int64_t kGroupBytes = kHasFifth ? kQ5KGroupBytes : kQ4KGroupBytes;
+  const uint8_t* super = panel + g / kSuperGroups * (kSuperGroups * kGroupBytes + 2 * kHalfRow);
+  const uint8_t* group = super + g % kSuperGroups * kGroupBytes;
+  const uint8_t* halves = super + kSuperGroups * kGroupBytes;
+  const __m256 scale = _mm256_mul_ps(load_f16x8(halves), load_u8x8(group));
+  const __m256 minimum = _mm256_mul_ps(load_f16x8(halves + kHalfRow), load_u8x8(group + 8));
+  const __m256 m = _mm256_xor_ps(minimum, _mm256_set1_ps(-0.0f));
+  const __m256i mask = _mm256_set1_epi8(15);
+  const __m256i fifth = kHasFifth ? load256(group + 16 + kQ4Bytes) : _mm256_setzero_si256();
+  for (int v = 0; v < 4; ++v) {
+    const __m256i both = load256(group + 16 + 32 * v);
+    const __m256i low = _mm256_and_si256(both, mask);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+    put_quad<true>(w + 4 * v, _mm256_or_si256(low, fifth_bits(fifth, v)), 0, scale, m);
+    put_quad<true>(w + 16 + 4 * v, _mm256_or_si256(high, fifth_bits(fifth, v + 4)), 0, scale, m);
+  }
+}
+
+void unpack_group(float (*w)[8], const uint8_t* panel, DType dtype, int64_t g) {
+  switch (dtype) {
+    case DType::Q4_0:
+      return unpack_q4<false>(w, panel + g * panel_bytes(dtype, kGroup));
+    case DType::Q4_1:
+      return unpack_q4<true>(w, panel + g * panel_bytes(dtype, kGroup));
+    case DType::Q8_0:
+      return unpack_q8(w, panel + g * panel_bytes(dtype, kGroup));
+    case DType::Q4_K:
+      return unpack_q45_k<false>(w, panel, g);
+    case DType::Q5_K:
+      return unpack_q45_k<true>(w, panel, g);
+    case DType::Q6_K:
+      return unpack_q6(w, panel, g);
+    case DType::F32:
+    case DType::F16:
+    case DType::BF16:
+      break;
+  }
+  std::abort();  // float panels have no groups
+}
+
 void unpack_chunk(float (*w)[8], const uint8_t* panel, DType dtype, int64_t first, int64_t count) {
   if (!is_quantized(dtype)) return unpack_floats(w, panel, dtype, first, count);
-  for (int64_t i = 0; i < count; i += kGroup) {
-    const int64_t g = (first + i) / kGroup;
-    const uint8_t* group = panel + g * panel_bytes(dtype, kGroup);
-    if (dtype == DType::Q4_0) unpack_q4<false>(w + i, group);
-    if (dtype == DType::Q4_1) unpack_q4<true>(w + i, group);
-    if (dtype == DType::Q8_0) unpack_q8(w + i, group);
-    if (dtype == DType::Q6_K) unpack_q6(w + i, panel, g);
-  }
+  for (int64_t i = 0; i < count; i += kGroup) unpack_group(w + i, panel, dtype, (first + i) / kGroup);
 }
 
 // acc[row .. row + M) += x[.., first .. first + count) * w

@@ -1,6 +1,6 @@
 // Quantised weights times int8 activations: the loop over panels, rows and groups, for 256-bit instruction
 // sets. Included by one file per instruction set, inside its anonymous namespace, after it has defined
-//   struct Dot { template <int M> static void q4(...), q8(...), q6(...); };
+//   struct Dot { template <int M> static void q4(...), q5(...), q8(...), q6(...); };
 // which give the integer sums of a group. Everything after the integers is here, hence the same for all.
 //
 // M rows share one unpacking of the weights. Per output the order is that of matmul_reference.cpp for any M.
@@ -83,6 +83,25 @@ inline void panel_q6_k(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int
   }
 }
 
+template <int M, bool kHasFifth>
+inline void panel_q45_k(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
+  constexpr int64_t kGroupBytes = kHasFifth ? kQ5KGroupBytes : kQ4KGroupBytes;
+  for (int64_t first = 0; first < groups; first += kSuperGroups, w += 2 * kHalfRow) {
+    const uint8_t* halves = w + kSuperGroups * kGroupBytes;
+    const __m256 d = load_f16x8(halves), d_min = load_f16x8(halves + kHalfRow);
+    for (int64_t g = first; g < first + kSuperGroups; ++g, w += kGroupBytes) {
+      __m256i sums[M];
+      if constexpr (kHasFifth) Dot::q5<M>(sums, w + 16, x, g);
+      if constexpr (!kHasFifth) Dot::q4<M, false>(sums, w + 16, x, g);
+      fold<M>(acc, sums, _mm256_mul_ps(d, load_u8x8(w)), x, g);
+      const __m256 minimum = _mm256_mul_ps(d_min, load_u8x8(w + 8));
+      for (int i = 0; i < M; ++i) {
+        acc[i] = _mm256_fnmadd_ps(minimum, _mm256_broadcast_ss(x.d_sum[i] + g), acc[i]);
+      }
+    }
+  }
+}
+
 template <DType T, int M>
 void panel_rows(const MatmulTask& task, const uint8_t* panel, int64_t p, int64_t row) {
   const MatmulOutput& out = *task.out;
@@ -93,6 +112,8 @@ void panel_rows(const MatmulTask& task, const uint8_t* panel, int64_t p, int64_t
   if constexpr (T == DType::Q4_1) panel_q4_1<M>(acc, panel, x, groups);
   if constexpr (T == DType::Q4_0) panel_q4_0<M>(acc, panel, x, groups);
   if constexpr (T == DType::Q8_0) panel_q8_0<M>(acc, panel, x, groups);
+  if constexpr (T == DType::Q4_K) panel_q45_k<M, false>(acc, panel, x, groups);
+  if constexpr (T == DType::Q5_K) panel_q45_k<M, true>(acc, panel, x, groups);
   if constexpr (T == DType::Q6_K) panel_q6_k<M>(acc, panel, x, groups);
   const int64_t columns = out.w->n - p * kPanelRows;
   for (int i = 0; i < M; ++i)
@@ -121,9 +142,16 @@ void matmul_any(const MatmulTask& task) {
       return matmul_panels<DType::Q4_1>(task);
     case DType::Q8_0:
       return matmul_panels<DType::Q8_0>(task);
+    case DType::Q4_K:
+      return matmul_panels<DType::Q4_K>(task);
+    case DType::Q5_K:
+      return matmul_panels<DType::Q5_K>(task);
     case DType::Q6_K:
       return matmul_panels<DType::Q6_K>(task);
-    default:
-      return;  // float weights never come here
+    case DType::F32:
+    case DType::F16:
+    case DType::BF16:
+      break;
   }
+  std::abort();  // matmul.cpp sends no float weights here; a result that nobody wrote would go unseen
 }

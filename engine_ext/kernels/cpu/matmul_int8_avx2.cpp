@@ -1,6 +1,7 @@
 // Quantised weights times int8 activations, AVX2. The integer sums:
 //   4-bit: code (0..15) x q (|q| <= 127): a pair is at most 3,810, so 8 pairs fit in int16 and one widening
 //          add serves a whole group (165-172 GOP/s where s8 x s8 reaches 133-137 on the same two cores)
+//   5-bit: code (0..31): a pair is at most 7,874, so 4 pairs fit in int16 and a group is widened twice
 //   8-bit: |code| x sign(q, code), since vpmaddubsw takes one unsigned side; widened every time
 //   6-bit: code (0..63): a pair is at most 16,002, so 2 pairs fit in int16
 #include "panel.h"
@@ -32,6 +33,31 @@ struct Dot {
     for (int i = 0; i < M; ++i) {
       sums[i] = _mm256_madd_epi16(pairs[i], _mm256_set1_epi16(1));
       if (kOffset) sums[i] = _mm256_sub_epi32(sums[i], _mm256_set1_epi32(8 * x.sum[i][g]));
+    }
+  }
+
+  // Octets 2h and 2h + 1 make the half that fits in int16.
+  template <int M>
+  static inline void q5(__m256i (&sums)[M], const uint8_t* nibbles, const Rows<M>& x, int64_t g) {
+    const __m256i mask = _mm256_set1_epi8(15), fifth = load256(nibbles + kQ4Bytes);
+    for (int h = 0; h < 2; ++h) {
+      __m256i pairs[M];
+      for (int v = 2 * h; v < 2 * h + 2; ++v) {
+        const __m256i both = load256(nibbles + 32 * v);
+        const __m256i low = _mm256_or_si256(_mm256_and_si256(both, mask), fifth_bits(fifth, v));
+        const __m256i high =
+            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(both, 4), mask), fifth_bits(fifth, v + 4));
+        for (int i = 0; i < M; ++i) {
+          const int8_t* q = x.q[i] + g * kGroup + 4 * v;
+          const __m256i a = _mm256_maddubs_epi16(low, broadcast_quad(q));
+          const __m256i b = _mm256_maddubs_epi16(high, broadcast_quad(q + 16));
+          pairs[i] = v == 2 * h ? _mm256_add_epi16(a, b) : _mm256_add_epi16(pairs[i], _mm256_add_epi16(a, b));
+        }
+      }
+      for (int i = 0; i < M; ++i) {
+        const __m256i wide = _mm256_madd_epi16(pairs[i], _mm256_set1_epi16(1));
+        sums[i] = h == 0 ? wide : _mm256_add_epi32(sums[i], wide);
+      }
     }
   }
 

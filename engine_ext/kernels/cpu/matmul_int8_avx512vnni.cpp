@@ -31,6 +31,23 @@ struct Dot {
   }
 
   template <int M>
+  static inline void q5(__m256i (&sums)[M], const uint8_t* nibbles, const Rows<M>& x, int64_t g) {
+    const __m256i mask = _mm256_set1_epi8(15), fifth = load256(nibbles + kQ4Bytes);
+    for (int i = 0; i < M; ++i) sums[i] = _mm256_setzero_si256();
+    for (int v = 0; v < 4; ++v) {
+      const __m256i both = load256(nibbles + 32 * v);
+      const __m256i low = _mm256_or_si256(_mm256_and_si256(both, mask), fifth_bits(fifth, v));
+      const __m256i high =
+          _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(both, 4), mask), fifth_bits(fifth, v + 4));
+      for (int i = 0; i < M; ++i) {
+        const int8_t* q = x.q[i] + g * kGroup + 4 * v;
+        sums[i] = _mm256_dpbusd_epi32(sums[i], low, broadcast_quad(q));
+        sums[i] = _mm256_dpbusd_epi32(sums[i], high, broadcast_quad(q + 16));
+      }
+    }
+  }
+
+  template <int M>
   static inline void q8(__m256i (&sums)[M], const uint8_t* codes, const Rows<M>& x, int64_t g) {
     for (int i = 0; i < M; ++i) sums[i] = _mm256_set1_epi32(-128 * x.sum[i][g]);
     for (int v = 0; v < 8; ++v) {

@@ -1,8 +1,9 @@
 // Matrix products, scalar: the specification of the reduction order, and what runs without AVX2.
 //
 // fast, per output: acc = 0; for each group of 32 k in order: the integer sum of code * q (exact), then
-// acc = fma(float(sum), d_w * d_x, acc); Q4_1 adds acc = fma(m, d_x * sum(q), acc).
-// exact and float weights, per output: acc = 0; for each k in order acc = fma(x, w, acc).
+// acc = fma(float(sum), d_w * d_x, acc); a type with a minimum adds acc = fma(m, d_x * sum(q), acc). Q6_K's
+// integer sum has the scales in it; Q4_K's and Q5_K's d_w is d * scale and their m is -(d_min * minimum),
+// exact. exact and float weights, per output: acc = 0; for each k in order acc = fma(x, w, acc).
 #include <cmath>
 
 #include "float_math.h"
@@ -44,7 +45,7 @@ float dot_int8(const uint8_t* panel, DType dtype, int r, const QuantizedRows& xq
     const PanelGroup w = read_group(panel, dtype, r, g);
     const float sum = static_cast<float>(group_dot(w, xq.q + row * xq.k + g * kGroup));
     acc = std::fma(sum, w.d * xq.d[row * groups + g], acc);
-    if (dtype == DType::Q4_1) acc = std::fma(w.m, xq.d_sum[row * groups + g], acc);
+    if (has_minimum(dtype)) acc = std::fma(w.m, xq.d_sum[row * groups + g], acc);
   }
   return acc;
 }

@@ -4,6 +4,7 @@
 
 #include "../kernels.h"
 #include "half.h"
+#include "k_blocks.h"
 #include "panel.h"
 
 namespace ion::kernels {
@@ -21,7 +22,7 @@ int q6_k_code(const uint8_t* block, int i) {
   return low | (block[128 + 32 * half + at] >> 2 * quarter & 3) << 4;
 }
 
-// Where value i of row r of a group lies: nibbles, high bits and whole bytes (see panel.h).
+// Where value i of row r of a group lies: nibbles, high bits and fifth bits (see panel.h).
 void put_nibble(uint8_t* nibbles, int r, int i, int code) {
   const int quad = i / 4;
   nibbles[32 * (quad % 4) + 4 * r + i % 4] |= static_cast<uint8_t>(code << (quad < 4 ? 0 : 4));
@@ -30,6 +31,10 @@ void put_nibble(uint8_t* nibbles, int r, int i, int code) {
 void put_high(uint8_t* high, int r, int i, int bits) {
   const int quad = i / 4;
   high[32 * (quad / 4) + 4 * r + i % 4] |= static_cast<uint8_t>(bits << 2 * (quad % 4));
+}
+
+void put_fifth(uint8_t* high, int r, int i, int bit) {
+  high[4 * r + i % 4] |= static_cast<uint8_t>(bit << i / 4);
 }
 
 void pack_q4_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, int num_halves) {
@@ -45,6 +50,24 @@ void pack_q8_0_row(uint8_t* panel, const uint8_t* row, int r, int64_t k) {
   for (int64_t g = 0; g < k / kGroup; ++g, row += 34, panel += kHalfRow + 8 * kGroup) {
     std::memcpy(panel + 2 * r, row, 2);
     for (int q = 0; q < 8; ++q) std::memcpy(panel + kHalfRow + 32 * q + 4 * r, row + 2 + 4 * q, 4);
+  }
+}
+
+void pack_q45_k_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, bool has_fifth) {
+  const int64_t group_bytes = has_fifth ? kQ5KGroupBytes : kQ4KGroupBytes;
+  for (int64_t b = 0; b < k / 256; ++b) {
+    for (int s = 0; s < kSuperGroups; ++s, panel += group_bytes) {
+      const ScaleAndMinimum of = k_scale_and_minimum(row, s);
+      panel[r] = static_cast<uint8_t>(of.scale);
+      panel[8 + r] = static_cast<uint8_t>(of.minimum);
+      for (int i = 0; i < kGroup; ++i) {
+        const int code = has_fifth ? q5_k_code(row, 32 * s + i) : q4_k_code(row, 32 * s + i);
+        put_nibble(panel + 16, r, i, code & 15);
+        if (has_fifth) put_fifth(panel + 16 + kQ4Bytes, r, i, code >> 4);
+      }
+    }
+    for (int h = 0; h < 2; ++h, panel += kHalfRow) std::memcpy(panel + 2 * r, row + 2 * h, 2);
+    row += has_fifth ? 176 : 144;
   }
 }
 
@@ -80,6 +103,10 @@ void pack_row(uint8_t* panel, const uint8_t* row, int r, DType dtype, int64_t k)
       return pack_q4_row(panel, row, r, k, 2);
     case DType::Q8_0:
       return pack_q8_0_row(panel, row, r, k);
+    case DType::Q4_K:
+      return pack_q45_k_row(panel, row, r, k, false);
+    case DType::Q5_K:
+      return pack_q45_k_row(panel, row, r, k, true);
     case DType::Q6_K:
       return pack_q6_k_row(panel, row, r, k);
   }

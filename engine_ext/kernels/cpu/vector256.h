@@ -20,6 +20,17 @@ static inline __m256i broadcast_quad(const int8_t* at) {
   return _mm256_set1_epi32(quad);
 }
 
+// 8 bytes as floats.
+static inline __m256 load_u8x8(const uint8_t* at) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))));
+}
+
+// The fifth bits of quad q (panel.h), each in its place above a nibble.
+static inline __m256i fifth_bits(__m256i bits, int q) {
+  const __m256i moved = q < 4 ? _mm256_slli_epi16(bits, 4 - q) : _mm256_srli_epi16(bits, q - 4);
+  return _mm256_and_si256(moved, _mm256_set1_epi8(16));
+}
+
 // In the order of sum8.
 static inline float sum_lanes(__m256 v) {
   const __m128 halves = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,17 @@ using ion::kernels::ThreadPool;
 using Random = std::mt19937_64;
 
 inline const std::vector<DType>& all_dtypes() {
-  static const std::vector<DType> dtypes = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0,
-                                            DType::Q4_1, DType::Q8_0, DType::Q6_K};
+  static const std::vector<DType> dtypes = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0, DType::Q4_1,
+                                            DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
   return dtypes;
+}
+
+inline std::vector<DType> quantized_dtypes() {
+  std::vector<DType> found;
+  for (const DType dtype : all_dtypes()) {
+    if (ion::kernels::is_quantized(dtype)) found.push_back(dtype);
+  }
+  return found;
 }
 
 inline std::vector<Isa> isas() {
@@ -55,6 +64,26 @@ inline std::vector<float> poisoned(int64_t size) {
   return std::vector<float>(static_cast<std::size_t>(size), std::numeric_limits<float>::quiet_NaN());
 }
 
+// Where the f16 values of a block lie in a file: its scale, and a minimum's where the type has one.
+inline std::vector<int> half_offsets(DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+    case DType::BF16:
+      return {};
+    case DType::F16:
+    case DType::Q4_0:
+    case DType::Q8_0:
+      return {0};
+    case DType::Q4_1:
+    case DType::Q4_K:
+    case DType::Q5_K:
+      return {0, 2};
+    case DType::Q6_K:
+      return {208};
+  }
+  throw std::invalid_argument("no such weight type");
+}
+
 inline void put_f16(std::byte* at, Random& random) {
   const uint16_t sign = static_cast<uint16_t>((random() & 1) << 15);
   const uint16_t bits = static_cast<uint16_t>(sign | (0x2000 + random() % 0x0800));  // about 0.008 .. 0.03
@@ -71,25 +100,9 @@ inline std::vector<std::byte> random_weights(Random& random, DType dtype, int64_
     const float value = std::normal_distribution<float>(0.0f, 0.1f)(random);
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const uint16_t upper = static_cast<uint16_t>(bits >> 16);
-    switch (dtype) {
-      case DType::F32:
-        std::memcpy(block, &bits, 4);
-        break;
-      case DType::BF16:
-        std::memcpy(block, &upper, 2);
-        break;
-      case DType::Q4_1:
-        put_f16(block + 2, random);
-        [[fallthrough]];
-      case DType::F16:
-      case DType::Q4_0:
-      case DType::Q8_0:
-        put_f16(block, random);
-        break;
-      case DType::Q6_K:
-        put_f16(block + 208, random);
-        break;
-    }
+    if (dtype == DType::F32) std::memcpy(block, &bits, 4);
+    if (dtype == DType::BF16) std::memcpy(block, &upper, 2);
+    for (const int offset : half_offsets(dtype)) put_f16(block + offset, random);
   }
   return bytes;
 }

@@ -13,20 +13,27 @@ TEST(rows_have_the_sizes_of_the_gguf_specification) {
   CHECK_EQ(row_bytes(DType::Q4_0, 576), 18 * 18);
   CHECK_EQ(row_bytes(DType::Q4_1, 576), 18 * 20);
   CHECK_EQ(row_bytes(DType::Q8_0, 576), 18 * 34);
+  CHECK_EQ(row_bytes(DType::Q4_K, 512), 2 * 144);
+  CHECK_EQ(row_bytes(DType::Q5_K, 512), 2 * 176);
   CHECK_EQ(row_bytes(DType::Q6_K, 512), 2 * 210);
 }
 
 TEST(packed_weights_take_the_bytes_of_the_file) {
   for (const DType dtype : all_dtypes()) {
-    CHECK_EQ(packed_bytes(dtype, 16, 512, Numerics::fast), 16 * row_bytes(dtype, 512));
-    CHECK_EQ(packed_bytes(dtype, 9, 512, Numerics::exact), 16 * row_bytes(dtype, 512));
+    // Scales and minimums of 6 bits become bytes: 4 more in 256 values of a row.
+    const int64_t widened = dtype == DType::Q4_K || dtype == DType::Q5_K ? 16 * 2 * 4 : 0;
+    CHECK_EQ(packed_bytes(dtype, 16, 512, Numerics::fast), 16 * row_bytes(dtype, 512) + widened);
+    CHECK_EQ(packed_bytes(dtype, 9, 512, Numerics::exact), 16 * row_bytes(dtype, 512) + widened);
   }
 }
 
 TEST(shapes_that_do_not_fit_the_blocks_are_not_packable) {
   CHECK(is_packable(DType::Q4_1, 3, 576));
   CHECK(!is_packable(DType::Q4_1, 3, 577));
-  CHECK(!is_packable(DType::Q6_K, 3, 576));
+  for (const DType dtype : {DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+    CHECK(is_packable(dtype, 3, 512));
+    CHECK(!is_packable(dtype, 3, 576));
+  }
   CHECK(is_packable(DType::BF16, 3, 577));
   CHECK(!is_packable(DType::F32, 0, 4));
   CHECK(!is_packable(DType::F32, 4, 0));

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from tests.support.cxx import ROOT, built, run
+from tests.support.k_quants import quantize
 
 HERE = Path(__file__).parent
 EXECUTABLES = sorted(source.stem for source in HERE.glob("test_*.cpp"))
-QUANTIZED = ("Q4_0", "Q4_1", "Q8_0", "Q6_K")
+QUANTIZED = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +50,8 @@ def test_random_blocks_dequantize_to_the_bits_of_the_gguf_package(build: Path, d
     rng = np.random.default_rng(11)
     raw = rng.integers(0, 256, size=(n, k // block_size, block_bytes), dtype=np.uint8)
     # A scale of random bits may be NaN, which compares with nothing: keep the exponent's top bit clear.
-    scales = {"Q4_1": (1, 3), "Q6_K": (209,)}.get(dtype, (1,))
-    for at in scales:
+    scales = {"Q6_K": (209,)} | dict.fromkeys(("Q4_1", "Q4_K", "Q5_K"), (1, 3))
+    for at in scales.get(dtype, (1,)):
         raw[:, :, at] &= 0xBF
     want = gguf.quants.dequantize(raw.reshape(n, -1), kind)
     for got in dequantized(build, dtype, raw.tobytes(), n, k):
@@ -67,6 +68,19 @@ def test_rows_that_the_gguf_package_quantized_come_back(build: Path, dtype: str)
     for got in dequantized(build, dtype, raw.tobytes(), n, k):
         assert np.array_equal(got, want)
         assert np.abs(got - values).max() < 0.5
+
+
+@pytest.mark.parametrize(("dtype", "codes"), [("Q4_K", 15), ("Q5_K", 31), ("Q6_K", 62)])
+def test_rows_rounded_to_a_k_type_come_back(build: Path, dtype: str, codes: int) -> None:
+    kind = gguf.GGMLQuantizationType[dtype]
+    n, k = 19, 768
+    values = np.random.default_rng(13).normal(size=(n, k)).astype(np.float32)
+    raw = quantize(values, kind)
+    want = gguf.quants.dequantize(raw, kind).astype(np.float32)
+    for got in dequantized(build, dtype, raw.tobytes(), n, k):
+        assert np.array_equal(got.view(np.uint32), want.view(np.uint32))
+        # Half a step, and as much again for scales and minimums of 6 bits.
+        assert np.abs(got - values).max() < np.ptp(values) / codes
 
 
 def test_every_kernel_test_is_found() -> None:

@@ -13,7 +13,7 @@ struct Shape {
 };
 
 std::vector<Shape> shapes(DType dtype) {
-  if (dtype == DType::Q6_K) return {{1, 256}, {7, 512}, {8, 256}, {33, 768}, {40, 256}};
+  if (dtype_info(dtype).block_size == 256) return {{1, 256}, {7, 512}, {8, 256}, {33, 768}, {40, 256}};
   if (is_quantized(dtype)) return {{1, 32}, {7, 64}, {8, 96}, {9, 32}, {33, 192}, {64, 320}};
   return {{1, 1}, {7, 3}, {8, 64}, {9, 65}, {33, 130}, {40, 31}};
 }
@@ -123,7 +123,7 @@ TEST(a_row_has_the_same_bits_alone_and_among_others_on_any_number_of_threads) {
 TEST(extreme_codes_and_activations_do_not_overflow) {
   ThreadPool pool(1);
   Random random(4);
-  for (const DType dtype : {DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q6_K}) {
+  for (const DType dtype : quantized_dtypes()) {
     for (const int fill : {0x00, 0x7F, 0x80, 0xFF}) {
       check::context() = name(dtype) + " fill " + std::to_string(fill);
       Weights w(random, dtype, 16, 512, Numerics::fast, pool);
@@ -132,15 +132,16 @@ TEST(extreme_codes_and_activations_do_not_overflow) {
       for (std::size_t at = 0; at < w.file.size(); at += static_cast<std::size_t>(info.block_bytes)) {
         std::fill_n(w.file.begin() + static_cast<std::ptrdiff_t>(at), info.block_bytes,
                     static_cast<std::byte>(fill));
-        std::memcpy(w.file.data() + at + (dtype == DType::Q6_K ? 208 : 0), &one, 2);
-        if (dtype == DType::Q4_1) std::memcpy(w.file.data() + at + 2, &one, 2);
+        for (const int offset : half_offsets(dtype)) {
+          std::memcpy(w.file.data() + at + static_cast<std::size_t>(offset), &one, 2);
+        }
       }
       pack_matrix(w.packed.data(), w.file.data(), dtype, 16, 512, Numerics::fast, pool);
       for (const float value : {1.0f, -1.0f}) {
-        const std::vector<float> x(512, value);
+        const std::vector<float> x(5 * 512, value);  // five rows: the kernels for four at a time and for one
         for (const Isa isa : isas()) {
           const WithIsa with(isa);
-          check_close(w, x, run(w, x, 1, pool), 1);
+          check_close(w, x, run(w, x, 5, pool), 5);
         }
       }
     }
@@ -153,26 +154,24 @@ TEST(a_group_of_products_equals_each_alone_and_leaves_other_columns) {
   const Weights a(random, DType::Q4_1, 40, 256, Numerics::fast, pool);
   const Weights b(random, DType::Q6_K, 9, 256, Numerics::fast, pool);
   const Weights c(random, DType::BF16, 17, 256, Numerics::fast, pool);
+  const Weights d(random, DType::Q4_K, 10, 256, Numerics::fast, pool);
+  const Weights e(random, DType::Q5_K, 8, 256, Numerics::fast, pool);
   const int64_t m = 6, stride = 100, x_stride = 300;
   const std::vector<float> x = normals(random, m * x_stride);
   std::vector<float> dense;
   for (int64_t r = 0; r < m; ++r)
     dense.insert(dense.end(), x.begin() + r * x_stride, x.begin() + r * x_stride + 256);
   std::vector<float> dst(static_cast<std::size_t>(m * stride), -7.0f);
-  const MatmulOutput outputs[] = {
-      {dst.data(), stride, &a.view}, {dst.data() + 45, stride, &b.view}, {dst.data() + 60, stride, &c.view}};
+  const std::pair<const Weights*, int64_t> all[] = {{&a, 0}, {&b, 45}, {&c, 60}, {&d, 80}, {&e, 92}};
+  std::vector<MatmulOutput> outputs;
+  for (const auto& [w, column] : all) outputs.push_back({dst.data() + column, stride, &w->view});
   Aligned scratch(matmul_scratch_bytes(m, 256));
   matmul_group(outputs, x.data(), x_stride, m, scratch.data(), pool);
-  const Weights* all[] = {&a, &b, &c};
   std::vector<float> want(dst.size(), -7.0f);
-  for (int i = 0; i < 3; ++i) {
-    const std::vector<float> alone = run(*all[i], dense, m, pool);
+  for (const auto& [w, column] : all) {
+    const std::vector<float> alone = run(*w, dense, m, pool);
     for (int64_t r = 0; r < m; ++r) {
-      std::copy_n(alone.begin() + r * all[i]->n, all[i]->n,
-                  want.begin() + r * stride +
-                      (i == 0   ? 0
-                       : i == 1 ? 45
-                                : 60));
+      std::copy_n(alone.begin() + r * w->n, w->n, want.begin() + r * stride + column);
     }
   }
   CHECK(same_bits(dst, want));

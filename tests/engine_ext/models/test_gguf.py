@@ -123,6 +123,14 @@ def test_text_that_is_not_utf8_survives(tmp_path: Path) -> None:
         (header(1, []) + pack_string(b"t") + struct.pack("<IQIQ", 1, 0, 0, 0) + bytes(64), "'t'.*size 0"),
         (header(1, []) + pack_string(b"t") + struct.pack("<IQIQ", 1, 33, 8, 0) + bytes(64), "'t'.*multiple"),
         (
+            header(1, []) + pack_string(b"t") + struct.pack("<I2QIQ", 2, 576, 1, 12, 0) + bytes(512),
+            "tensor 't'.*rows of 576 values, not a multiple of Q4_K's 256",
+        ),
+        (
+            header(1, []) + pack_string(b"t") + struct.pack("<I2QIQ", 2, 576, 1, 13, 0) + bytes(512),
+            "tensor 't'.*rows of 576 values, not a multiple of Q5_K's 256",
+        ),
+        (
             header(1, []) + pack_string(b"t") + struct.pack("<IQIQ", 1, 4, 0, 7) + bytes(64),
             "'t'.*not aligned",
         ),
@@ -184,14 +192,14 @@ def test_flipped_bytes_are_read_or_refused_but_never_crash(tiny_path: Path, tmp_
 
 def test_a_type_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -> None:
     shape = TinyLlama(num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=4, head_dim=64, ffn_size=256)
-    path = tmp_path / "q5.gguf"
+    path = tmp_path / "q3.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     for key, value in shape.gguf_metadata().items():
         writer.add_float32(key, value) if isinstance(value, float) else writer.add_uint32(key, value)
     for name, value in shape.weights(1).items():
         if name == "blk.0.ffn_up.weight":
-            raw = np.zeros((256, 176), dtype=np.uint8)
-            writer.add_tensor(name, raw, raw_dtype=TensorType.Q5_K)
+            raw = np.zeros((256, 110), dtype=np.uint8)
+            writer.add_tensor(name, raw, raw_dtype=TensorType.Q3_K)
         else:
             writer.add_tensor(name, value)
     writer.write_header_to_file()
@@ -199,5 +207,6 @@ def test_a_type_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -
     writer.write_tensors_to_file()
     writer.close()
     assert _ion.gguf_metadata(str(path))["llama.block_count"] == 1
-    with pytest.raises(ValueError, match=r"'blk\.0\.ffn_up\.weight' has type Q5_K.*supported: F32"):
+    message = r"'blk\.0\.ffn_up\.weight' has type Q3_K.*supported: F32, .*Q4_K, Q5_K, Q6_K, BF16\)"
+    with pytest.raises(ValueError, match=message):
         _ion.Model.load_gguf(str(path))
