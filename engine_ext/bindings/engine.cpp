@@ -104,7 +104,8 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
                 float frequency_penalty, uint64_t seed, std::vector<std::string> stop,
                 std::vector<int32_t> stop_ids, bool ignore_eos, int32_t min_tokens, int32_t logprobs,
                 int32_t priority, std::string cache_salt, float top_a,
-                const std::map<int32_t, float>& logit_bias, bool grammar, bool drops_space) {
+                const std::map<int32_t, float>& logit_bias, bool grammar, bool drops_space,
+                int32_t prompt_logprobs) {
   SubmitParams params;
   params.prompt = std::move(prompt);
   params.max_tokens = max_tokens;
@@ -124,6 +125,7 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
   sampling.stop_ids = std::move(stop_ids);
   sampling.min_tokens = min_tokens;
   sampling.num_logprobs = logprobs;
+  sampling.num_prompt_logprobs = prompt_logprobs;
   sampling.top_a = top_a;
   for (const auto& [id, bias] : logit_bias) sampling.logit_bias.push_back({id, bias});
   params.has_grammar = grammar;
@@ -132,12 +134,24 @@ uint64_t submit(Engine& self, std::vector<int32_t> prompt, int32_t max_tokens, f
   return self.submit(std::move(params));
 }
 
+py::list top_list(const std::vector<TokenLogprob>& entries) {
+  py::list out;
+  for (const TokenLogprob& entry : entries) out.append(py::make_tuple(entry.id, entry.logprob));
+  return out;
+}
+
 py::list logprobs_list(const std::vector<TokenLogprobs>& tokens) {
   py::list out;
   for (const TokenLogprobs& token : tokens) {
-    py::list top;
-    for (const TokenLogprob& entry : token.top) top.append(py::make_tuple(entry.id, entry.logprob));
-    out.append(py::make_tuple(token.id, token.logprob, top));
+    out.append(py::make_tuple(token.id, token.logprob, top_list(token.top)));
+  }
+  return out;
+}
+
+py::list prompt_logprobs_list(const std::vector<PromptToken>& tokens) {
+  py::list out;
+  for (const PromptToken& token : tokens) {
+    out.append(py::make_tuple(token.id, token.logprob, token.rank, top_list(token.top)));
   }
   return out;
 }
@@ -162,7 +176,7 @@ py::list drain(Engine& self) {
   for (const Event& event : events) {
     out.append(py::make_tuple(event.sequence, py::bytes(event.text), event.packed_flags(),
                               logprobs_list(event.logprobs), event.num_cached_tokens, detail_of(event),
-                              event.queue_s));
+                              event.queue_s, prompt_logprobs_list(event.prompt_logprobs)));
   }
   return out;
 }
@@ -255,7 +269,7 @@ void add_engine(py::module_& module) {
            py::arg("ignore_eos") = false, py::arg("min_tokens") = 0, py::arg("logprobs") = -1,
            py::arg("priority") = 0, py::arg("cache_salt") = "", py::arg("top_a") = 0.0f,
            py::arg("logit_bias") = std::map<int32_t, float>(), py::arg("grammar") = false,
-           py::arg("drops_space") = false)
+           py::arg("drops_space") = false, py::arg("prompt_logprobs") = -1)
       .def("abort", &Engine::abort, py::arg("sequence"), unlocked)
       .def("drain", &drain)
       .def("mask_requests", &mask_requests, py::arg("timeout"))

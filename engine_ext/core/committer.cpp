@@ -7,6 +7,24 @@
 namespace ion {
 namespace {
 
+constexpr const char* kNotFinite = "the model produced NaN or infinite logits";
+
+// Why the reports on prompt tokens do not belong to the rows, or nothing.
+std::string find_wrong_scores(const ScheduledStep& scheduled, const StepResult& result) {
+  size_t num_scored = 0;
+  for (size_t i = 0; i < scheduled.rows.size(); ++i) {
+    const Row& row = scheduled.rows[i];
+    if (!(row.flags & kRowPromptLogprobs)) continue;
+    if (num_scored == result.prompt_logprobs.size()) return "the runner left out a report on prompt tokens";
+    const PromptLogprobs& scores = result.prompt_logprobs[num_scored++];
+    const auto num_wanted = static_cast<size_t>(num_reported(row, scheduled.owners[i]->num_prompt));
+    if (scores.slot != row.slot || (scores.finite && scores.tokens.size() != num_wanted)) {
+      return "the runner reported on other prompt tokens than asked";
+    }
+  }
+  return num_scored == result.prompt_logprobs.size() ? "" : "the runner reported on prompt tokens unasked";
+}
+
 // Why the samples do not belong to the rows, or nothing.
 std::string find_mismatch(const ScheduledStep& scheduled, const StepResult& result) {
   size_t num_sampled = 0;
@@ -17,7 +35,7 @@ std::string find_mismatch(const ScheduledStep& scheduled, const StepResult& resu
     }
     ++num_sampled;
   }
-  if (num_sampled == result.sampled.size()) return {};
+  if (num_sampled == result.sampled.size()) return find_wrong_scores(scheduled, result);
   return "the runner returned " + std::to_string(result.sampled.size()) + " samples for " +
          std::to_string(num_sampled) + " rows";
 }
@@ -29,28 +47,37 @@ Committer::Committer(Scheduler& scheduler, std::vector<std::string> token_bytes,
 
 void Committer::commit(const ScheduledStep& scheduled, StepResult& result) {
   const std::string error = result.error.empty() ? find_mismatch(scheduled, result) : result.error;
-  size_t next = 0;
+  size_t next = 0, next_scored = 0;
   for (size_t i = 0; i < scheduled.rows.size(); ++i) {
     const SequencePtr& owner = scheduled.owners[i];
     if (!error.empty()) {
       if (owner->status != Status::kFinished) end(owner, kError, error);
       continue;
     }
-    const bool is_sampling = scheduled.rows[i].flags & kRowSample;
-    commit_row(owner, scheduled.rows[i], is_sampling ? &result.sampled[next++] : nullptr);
+    const Row& row = scheduled.rows[i];
+    Sampled* sampled = row.flags & kRowSample ? &result.sampled[next++] : nullptr;
+    const bool is_scored = row.flags & kRowPromptLogprobs;
+    commit_row(owner, row, sampled, is_scored ? &result.prompt_logprobs[next_scored++] : nullptr);
   }
 }
 
-void Committer::commit_row(const SequencePtr& sequence, const Row& row, Sampled* sampled) {
+void Committer::commit_row(const SequencePtr& sequence, const Row& row, Sampled* sampled,
+                           PromptLogprobs* scores) {
   Sequence& s = *sequence;
   if (s.status == Status::kFinished) return;
   // A sequence preempted since then has no KV any more, but its sample counts.
   if (s.status == Status::kRunning) s.num_computed = row.start + row.count;
+  if (scores != nullptr && !take_scores(sequence, row, *scores)) return;
   if (sampled == nullptr) return;
   --s.num_in_flight;
   if (!sampled->finite) {
     ++counters_.non_finite_rows;
-    end(sequence, kError, "the model produced NaN or infinite logits");
+    end(sequence, kError, kNotFinite);
+    return;
+  }
+  if (s.max_new == 0) {  // the prompt was all: what is sampled behind it is no answer
+    scheduler_.seal(s);
+    conclude(sequence, Event{.finish = kLength});
     return;
   }
   if (sampled->id == -1) {
@@ -67,6 +94,22 @@ void Committer::commit_row(const SequencePtr& sequence, const Row& row, Sampled*
   // not vouched for; whoever computed them anew would get the same values.
   scheduler_.seal(s);
   accept(sequence, *sampled);
+}
+
+// False: the sequence has ended. What was reported before a preemption is not reported again.
+bool Committer::take_scores(const SequencePtr& sequence, const Row& row, PromptLogprobs& scores) {
+  Sequence& s = *sequence;
+  if (!scores.finite) {
+    ++counters_.non_finite_rows;
+    end(sequence, kError, kNotFinite);
+    return false;
+  }
+  for (size_t i = 0; i < scores.tokens.size(); ++i) {
+    if (row.start + static_cast<int32_t>(i) < s.num_scored) continue;
+    s.prompt_logprobs.push_back(std::move(scores.tokens[i]));
+    ++s.num_scored;
+  }
+  return true;
 }
 
 void Committer::accept(const SequencePtr& sequence, Sampled& sampled) {
@@ -99,11 +142,17 @@ void Committer::accept(const SequencePtr& sequence, Sampled& sampled) {
   event.stop = s.text.stop();
   if (s.has_grammar && event.finish == kRunning)
     mask_requests_.push_back({s.id, sampled.id, s.num_generated()});
+  conclude(sequence, std::move(event));
+}
+
+// A good event; with a finish the last one.
+void Committer::conclude(const SequencePtr& sequence, Event event) {
+  event.prompt_logprobs = std::exchange(sequence->prompt_logprobs, {});
   if (event.finish != kRunning) {
     ++counters_.finished;
     scheduler_.remove(sequence);
   }
-  publish(s, std::move(event));
+  publish(*sequence, std::move(event));
 }
 
 void Committer::end(const SequencePtr& sequence, Finish finish, std::string error) {
@@ -133,7 +182,9 @@ void Committer::publish(Sequence& sequence, Event event) {
     mask_requests_.push_back({.sequence = sequence.id, .has_ended = true});
   }
   // A token without text to show waits for the next that has some: nobody wants an empty delta.
-  if (event.finish == kRunning && event.text.empty() && event.logprobs.empty()) return;
+  if (event.finish == kRunning && event.text.empty() && event.logprobs.empty() &&
+      event.prompt_logprobs.empty())
+    return;
   event.sequence = sequence.id;
   event.queue_s = sequence.queue_s;
   event.num_tokens = std::exchange(sequence.num_unreported, 0);

@@ -45,8 +45,10 @@ class Committer {
   const CommitCounters& counters() const { return counters_; }
 
  private:
-  void commit_row(const SequencePtr& sequence, const Row& row, Sampled* sampled);
+  void commit_row(const SequencePtr& sequence, const Row& row, Sampled* sampled, PromptLogprobs* scores);
+  bool take_scores(const SequencePtr& sequence, const Row& row, PromptLogprobs& scores);
   void accept(const SequencePtr& sequence, Sampled& sampled);
+  void conclude(const SequencePtr& sequence, Event event);
   void publish(Sequence& sequence, Event event);
 
   Scheduler& scheduler_;

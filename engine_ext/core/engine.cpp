@@ -206,7 +206,8 @@ Engine::~Engine() {
 }
 
 uint64_t Engine::submit(SubmitParams params) {
-  check_submit(params, {impl_->options.context_length, impl_->caps.vocab_size, impl_->caps.max_logprobs});
+  check_submit(params, {impl_->options.context_length, impl_->caps.vocab_size, impl_->caps.max_logprobs,
+                        impl_->caps.scores_prompts});
   const int32_t priority = params.priority;
   uint64_t id = 0;
   {

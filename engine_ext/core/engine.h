@@ -26,7 +26,7 @@ struct EngineOptions {
 
 struct SubmitParams {
   std::vector<int32_t> prompt;
-  int32_t max_tokens = 0;         // generated tokens, at least 1
+  int32_t max_tokens = 0;         // generated tokens, at least 1; with prompt logprobs 0 scores the prompt
   SamplingParams sampling;        // its stop_ids: the request's own
   std::vector<std::string> stop;  // UTF-8, not empty
   bool ignore_eos = false;        // the engine's stop ids do not end it; the request's own still do

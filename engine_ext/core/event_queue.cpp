@@ -24,6 +24,8 @@ void merge(Event& into, Event&& event) {
   into.num_tokens += event.num_tokens;
   into.logprobs.insert(into.logprobs.end(), std::make_move_iterator(event.logprobs.begin()),
                        std::make_move_iterator(event.logprobs.end()));
+  // Of a sequence's events only the first has some.
+  if (into.prompt_logprobs.empty()) into.prompt_logprobs = std::move(event.prompt_logprobs);
   into.error = std::move(event.error);
   into.stop = std::move(event.stop);
   into.num_cached_tokens = event.num_cached_tokens;

@@ -34,10 +34,11 @@ struct Event {
   Finish finish = kRunning;             // why the sequence ended
   int32_t num_tokens = 0;               // billed tokens this event accounts for, the ending stop id included
   std::vector<TokenLogprobs> logprobs;  // of tokens whose text is out; none for a stop id or a stop string
-  std::string error;                    // not empty only with kError
-  std::string stop;                     // the stop string that ended the text; not empty only with kStop
-  int32_t num_cached_tokens = 0;        // prompt tokens taken from the prefix cache; set on the last event
-  double queue_s = -1.0;                // from submit to the first step with a row of it; -1: there was none
+  std::vector<PromptToken> prompt_logprobs;  // of all prompt tokens but the first; set on the first event
+  std::string error;                         // not empty only with kError
+  std::string stop;                          // the stop string that ended the text; not empty only with kStop
+  int32_t num_cached_tokens = 0;  // prompt tokens taken from the prefix cache; set on the last event
+  double queue_s = -1.0;          // from submit to the first step with a row of it; -1: there was none
 
   // The form of drain() in ionrouter/engine/_ion.pyi: finish in bits 0..7, num_tokens from bit 8.
   int64_t packed_flags() const { return finish | (static_cast<int64_t>(num_tokens) << 8); }

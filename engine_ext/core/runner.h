@@ -2,6 +2,7 @@
 // Knows token ids, slots and blocks. Knows no weights, kernels, text or Python.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
@@ -42,14 +43,15 @@ struct SamplingParams {
   int32_t top_k = 0;         // 0 or >= vocab: off
   float top_p = 1.0f;
   float min_p = 0.0f;
-  float top_a = 0.0f;               // keeps ids of probability >= top_a * (largest probability)^2
-  float repetition_penalty = 1.0f;  // counts prompt and generated tokens
-  float presence_penalty = 0.0f;    // counts generated tokens only
-  float frequency_penalty = 0.0f;   // counts generated tokens only
-  uint64_t seed = 0;                // draw = Philox(seed, position)
-  int32_t min_tokens = 0;           // stop ids are masked below this many generated tokens
-  int32_t num_logprobs = -1;        // -1: none; n >= 0: the chosen one and the top n
-  std::vector<int32_t> stop_ids;    // masked while generated < min_tokens
+  float top_a = 0.0f;                // keeps ids of probability >= top_a * (largest probability)^2
+  float repetition_penalty = 1.0f;   // counts prompt and generated tokens
+  float presence_penalty = 0.0f;     // counts generated tokens only
+  float frequency_penalty = 0.0f;    // counts generated tokens only
+  uint64_t seed = 0;                 // draw = Philox(seed, position)
+  int32_t min_tokens = 0;            // stop ids are masked below this many generated tokens
+  int32_t num_logprobs = -1;         // -1: none; n >= 0: the chosen one and the top n
+  int32_t num_prompt_logprobs = -1;  // the same of each prompt token but the first
+  std::vector<int32_t> stop_ids;     // masked while generated < min_tokens
   std::vector<LogitBias> logit_bias;
 };
 
@@ -103,11 +105,33 @@ struct Sampled {
   std::vector<TokenLogprob> top;  // descending, at most num_logprobs
 };
 
+// One prompt token as the model foresaw it, of raw logits.
+struct PromptToken {
+  int32_t id;
+  float logprob;
+  int32_t rank;                   // 1: the likeliest; ties to the lowest id
+  std::vector<TokenLogprob> top;  // descending, at most num_prompt_logprobs
+};
+
+// Position p tells of token p + 1, also where that token is another step's to compute. The prompt's last
+// position tells of no prompt token, and generated tokens are not reported.
+struct PromptLogprobs {
+  SeqSlot slot;
+  bool finite = true;  // false: a row of logits held NaN or infinity; `tokens` mean nothing
+  std::vector<PromptToken> tokens;
+};
+
+// How many tokens a row with kRowPromptLogprobs reports on: prompt tokens from row.start + 1 on.
+inline int32_t num_reported(const Row& row, int32_t num_prompt) {
+  return std::max(0, std::min(row.count, num_prompt - 1 - row.start));
+}
+
 struct StepResult {
   uint64_t epoch = 0;
-  std::vector<Sampled> sampled;  // one per row with kRowSample, in row order
-  double seconds = 0.0;          // time spent computing
-  std::string error;             // not empty: the whole step failed
+  std::vector<Sampled> sampled;                 // one per row with kRowSample, in row order
+  std::vector<PromptLogprobs> prompt_logprobs;  // one per row with kRowPromptLogprobs, in row order
+  double seconds = 0.0;                         // time spent computing
+  std::string error;                            // not empty: the whole step failed
 };
 
 struct Caps {
@@ -120,6 +144,7 @@ struct Caps {
   int32_t num_host_blocks = 0;       // of the second tier; 0: there is none
   int64_t block_bytes = 0;           // of one block with all its layers
   int32_t max_logprobs = INT32_MAX;  // most num_logprobs that a sequence may ask for
+  bool scores_prompts = true;        // answers rows with kRowPromptLogprobs
 };
 
 enum class CopyState : uint8_t {

@@ -7,6 +7,14 @@
 #include <utility>
 
 namespace ion {
+namespace {
+
+// Leaves at most `most` blocks.
+void cut(std::vector<int32_t>& blocks, int32_t most) {
+  if (static_cast<int32_t>(blocks.size()) > most) blocks.resize(static_cast<size_t>(most));
+}
+
+}  // namespace
 
 Scheduler::Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity, Runner* tier)
     : caps_(caps), options_(options), blocks_(caps.num_blocks, caps.block_size, cache_identity) {
@@ -92,6 +100,7 @@ bool Scheduler::try_admit(const SequencePtr& sequence, ScheduledStep& out) {
   if (sequence->last_epoch > completed_) return false;
   std::vector<BlockId> matched;
   if (options_.prefix_cache) matched = blocks_.match(sequence->chain.salt, sequence->ids);
+  cut(matched, sequence->num_reusable() / caps_.block_size);
   const auto num_matched = static_cast<int32_t>(matched.size());
   if (has_twin(*sequence, num_matched)) return false;
   const int32_t num_new = blocks_.num_needed(sequence->num_ids()) - num_matched;
@@ -124,7 +133,8 @@ void Scheduler::place(Sequence& s, std::vector<BlockId> matched, int32_t num_new
 void Scheduler::start_fetch(Sequence& s, int32_t num_matched) {
   s.tier_chain.salt = s.chain.salt;
   const auto first = static_cast<size_t>(num_matched);
-  const std::vector<HostBlock> found = tier_->match(s.chain.salt, s.ids);
+  std::vector<HostBlock> found = tier_->match(s.chain.salt, s.ids);
+  cut(found, s.num_reusable() / caps_.block_size);
   if (found.size() <= first) return;
   const size_t count = found.size() - first;
   s.fetch = tier_->fetch(std::span(found).subspan(first, count), std::span(s.blocks).subspan(first, count));
@@ -165,7 +175,8 @@ bool Scheduler::has_twin(const Sequence& sequence, int32_t num_matched) const {
         std::mismatch(other->ids.begin(), end, sequence.ids.begin(), sequence.ids.end()).first;
     const auto num_common = static_cast<int32_t>(differ - other->ids.begin());
     // Of its last block a sequence computes at least one token itself (see BlockManager::match).
-    const int32_t num_shared = std::min(num_common, sequence.num_ids() - 1) / caps_.block_size;
+    const int32_t num_useful = std::min(num_common, sequence.num_reusable());
+    const int32_t num_shared = std::min(num_useful, sequence.num_ids() - 1) / caps_.block_size;
     if ((num_shared - num_matched) * caps_.block_size >= kMinTwinTokens) return true;
   }
   return false;
@@ -174,7 +185,10 @@ bool Scheduler::has_twin(const Sequence& sequence, int32_t num_matched) const {
 void Scheduler::add_row(const SequencePtr& sequence, int32_t count, ScheduledStep& out) {
   Sequence& s = *sequence;
   const bool is_sampling = s.num_scheduled + count >= s.num_prefill;
-  const uint8_t flags = is_sampling ? (s.has_grammar ? kRowSample | kRowGrammar : kRowSample) : 0;
+  uint8_t flags = is_sampling ? (s.has_grammar ? kRowSample | kRowGrammar : kRowSample) : 0;
+  // After a preemption the first rows may lie within what is reported already.
+  const bool has_news = s.num_scheduled + count > s.num_scored && s.num_scheduled < s.num_prompt - 1;
+  if (s.is_scoring() && has_news) flags |= kRowPromptLogprobs;
   out.step.rows.push_back({s.slot, s.num_scheduled, count, flags});
   out.owners.push_back(sequence);
   s.num_scheduled += count;

@@ -44,6 +44,8 @@ struct ScheduledStep {
 // - It waits, too, while a running sequence still computes a good piece of the same prefix: a few steps later
 //   that piece is in the cache. Of many requests with one long system prompt, the first computes it and the
 //   rest reuse it.
+// - A sequence whose prompt tokens are reported on computes them itself: prefix hits end where the report
+//   does, at the beginning of a new sequence. Its blocks serve others as any do.
 // - A decode row that needs a block when none is available preempts the last in order of service, possibly
 //   itself. The victim waits with its prompt and generated ids and later computes them again (or finds them
 //   cached, in either tier).

@@ -41,7 +41,7 @@ struct Sequence {
   const int32_t num_prompt;
   SamplingParams sampling;          // as the runner gets it; stop_ids also mask below min_tokens
   std::vector<int32_t> ending_ids;  // stop ids that end it (ignore_eos leaves the engine's own out)
-  int32_t max_new = 0;              // min(max_tokens, context - prompt)
+  int32_t max_new = 0;              // min(max_tokens, context - prompt); 0: its prompt is scored, no more
   int64_t rank = 0;                 // order of service, smaller first; ties by id
   TextStream text;
 
@@ -62,12 +62,18 @@ struct Sequence {
   double submitted_at = 0.0;  // seconds of the engine's clock
   double queue_s = -1.0;      // from there to the step that had its first row; -1: none had yet
 
+  int32_t num_scored = 0;                    // prompt tokens behind the first that are reported on
+  std::vector<PromptToken> prompt_logprobs;  // theirs, until the first event takes them along
+
   bool has_grammar = false;    // a mask is wanted for each of its samples
   std::vector<uint32_t> mask;  // for the token with this number of generated ones before it ...
   int32_t mask_index = -1;     // ... or -1: none has come
 
   int32_t num_ids() const { return static_cast<int32_t>(ids.size()); }
   int32_t num_generated() const { return num_ids() - num_prompt; }
+  bool is_scoring() const { return sampling.num_prompt_logprobs >= 0 && num_scored < num_prompt - 1; }
+  // Positions from here on are computed even if their KV is cached: position p tells of prompt token p + 1.
+  int32_t num_reusable() const { return is_scoring() ? num_scored : num_ids(); }
   bool is_prefilling() const { return num_scheduled < num_prefill; }
   bool can_sample_more() const { return num_generated() + num_in_flight < max_new; }
   bool is_ending_id(int32_t id) const;

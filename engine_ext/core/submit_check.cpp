@@ -61,6 +61,9 @@ void check_sampling(const SamplingParams& sampling, int32_t vocab_size, int32_t 
           "logprobs: ", sampling.num_logprobs, " is outside [-1 (none), ", vocab_size, " (the vocabulary)]");
   require(sampling.num_logprobs <= max_logprobs, "logprobs: ", sampling.num_logprobs, " is above ",
           max_logprobs, ", the most that this model's device reports");
+  require(sampling.num_prompt_logprobs >= -1 && sampling.num_prompt_logprobs <= vocab_size,
+          "prompt_logprobs: ", sampling.num_prompt_logprobs, " is outside [-1 (none), ", vocab_size,
+          " (the vocabulary)]");
 }
 
 }  // namespace
@@ -73,7 +76,11 @@ void check_submit(const SubmitParams& params, const SubmitLimits& limits) {
   check_ids("prompt", params.prompt, limits.vocab_size);
   check_ids("stop_ids", params.sampling.stop_ids, limits.vocab_size);
   check_sampling(params.sampling, limits.vocab_size, limits.max_logprobs);
-  require(params.max_tokens >= 1, "max_tokens: ", params.max_tokens, " is below 1");
+  require(params.sampling.num_prompt_logprobs < 0 || limits.scores_prompts,
+          "prompt_logprobs: this model's device does not score prompts");
+  // Nothing to generate makes sense where the prompt is to be scored.
+  const int32_t least_new = params.sampling.num_prompt_logprobs >= 0 && !params.has_grammar ? 0 : 1;
+  require(params.max_tokens >= least_new, "max_tokens: ", params.max_tokens, " is below ", least_new);
   require(params.sampling.min_tokens >= 0 && params.sampling.min_tokens <= params.max_tokens,
           "min_tokens: ", params.sampling.min_tokens, " is outside [0, max_tokens], that is [0, ",
           params.max_tokens, "]");

@@ -55,6 +55,7 @@ struct SampleResult {
   bool finite = false;   // false: the raw row held NaN or infinity
   float logprob = 0.0f;  // of raw logits; set if num_logprobs >= 0
   int32_t num_top = 0;   // entries written to `top`
+  int32_t rank = 0;      // of `id` among the raw logits, from 1, ties to the lowest id; set by `logprobs`
 };
 
 // Scratch for one row (64-byte aligned). Rows sampled in parallel need one each.
@@ -67,7 +68,8 @@ SampleResult sample(const float* logits, int64_t vocab, const SamplerParams& par
                     std::span<const TokenCount> counts, int64_t position, std::span<SampledLogprob> top,
                     void* scratch);
 
-// Raw log-probability of `id` and of the top entries, for prompt log-probabilities. Returns as `sample` does.
+// Raw log-probability and rank of `id`, and the top entries, for prompt log-probabilities. Returns as
+// `sample` does.
 SampleResult logprobs(const float* logits, int64_t vocab, int32_t id, std::span<SampledLogprob> top,
                       void* scratch);
 

@@ -84,7 +84,7 @@ void CpuDecoder::write_block(int32_t block, const std::byte* bytes) {
   }
 }
 
-void CpuDecoder::forward(const DecoderBatch& batch, float* logits) {
+void CpuDecoder::forward(const DecoderBatch& batch) {
   auto num_rows = static_cast<int64_t>(batch.ids.size());
   const ModelConfig& config = weights_.config;
   if (weights_.embedding == nullptr) {
@@ -111,7 +111,20 @@ void CpuDecoder::forward(const DecoderBatch& batch, float* logits) {
     kernels::add(x_, x_, normed_, num_rows * config.hidden_size, pool_);
   }
   norm(normed_, x_, weights_.output_norm, num_rows);
-  multiply({{logits, weights_.head}}, normed_, num_rows);
+}
+
+void CpuDecoder::head(std::span<const int32_t> kept, float* logits) {
+  if (kept.empty()) return;
+  const int64_t hidden = weights_.config.hidden_size;
+  const auto num_rows = static_cast<int64_t>(kept.size());
+  const float* from = normed_ + kept.front() * hidden;
+  if (kept.back() - kept.front() + 1 != num_rows) {  // ascending: else they lie side by side
+    for (int64_t i = 0; i < num_rows; ++i) {
+      std::memcpy(x_ + i * hidden, normed_ + kept[i] * hidden, hidden * sizeof(float));
+    }
+    from = x_;
+  }
+  multiply({{logits, weights_.head}}, from, num_rows);
 }
 
 // normed_ -> q_ and the layer's cache
@@ -125,19 +138,24 @@ void CpuDecoder::write_kv(int64_t index, const DecoderBatch& batch) {
   kernels::kv_write(layer_cache(index), kv_shape_, k_, v_, config.kv_size(), batch.spans, pool_);
 }
 
-// Behind the last layer's cache only rows with logits matter: they move to the front, in order, each a span
-// of its own. Rows do not depend on each other, so this changes no bit of them.
+// Behind the last layer's cache only rows with logits matter: they move to the front, in order, those that
+// follow each other as one span. Rows do not depend on each other, so this changes no bit of them.
 std::span<const kernels::AttentionSpan> CpuDecoder::keep_logit_rows(const DecoderBatch& batch) {
   const int64_t hidden = weights_.config.hidden_size, q_size = weights_.config.q_size();
   if (batch.logit_rows.size() == batch.ids.size()) return batch.spans;
   kept_spans_.clear();
   auto span = batch.spans.begin();
+  int32_t to = 0;
   for (const int32_t row : batch.logit_rows) {
     while (row >= span->first_row + span->count) ++span;
-    const auto to = static_cast<int32_t>(kept_spans_.size());
     std::memmove(x_ + to * hidden, x_ + row * hidden, hidden * sizeof(float));
     std::memmove(q_ + to * q_size, q_ + row * q_size, q_size * sizeof(float));
-    kept_spans_.push_back({span->block_table, to, batch.positions[row], 1});
+    if (to > 0 && row > span->first_row && batch.logit_rows[to - 1] == row - 1) {
+      ++kept_spans_.back().count;
+    } else {
+      kept_spans_.push_back({span->block_table, to, batch.positions[row], 1});
+    }
+    ++to;
   }
   return kept_spans_;
 }

@@ -33,8 +33,11 @@ class CpuDecoder {
  public:
   CpuDecoder(const Weights& weights, kernels::ThreadPool& pool, const DecoderLimits& limits);
 
-  // logits [logit_rows.size(), vocab_size].
-  void forward(const DecoderBatch& batch, float* logits);
+  // Computes all rows and keeps the hidden states of logit_rows, at most max_rows of them, for `head`.
+  void forward(const DecoderBatch& batch);
+  // Logits of some of the last pass's logit_rows, by their places there: [kept.size(), vocab_size]. However
+  // they are cut into calls, the bits are the same.
+  void head(std::span<const int32_t> kept, float* logits);
   void copy_block(int32_t from, int32_t to);
   // A block with all its layers, kv_block_bytes of them. Other blocks may be computed with meanwhile.
   void read_block(int32_t block, std::byte* bytes) const;

@@ -1,4 +1,5 @@
-// One step: apply the delta, gather rows of all sequences, one forward pass, sample the rows that ask for it.
+// One step: apply the delta, gather rows of all sequences, one forward pass, report on prompt tokens, sample
+// the rows that ask for it.
 #include "models/cpu_runner.h"
 
 #include <algorithm>
@@ -124,10 +125,12 @@ StepResult CpuRunner::run(const Step& step) {
   double waited_s = 0.0;
   try {
     apply(step.delta);
-    gather_rows(step);
+    gather_rows(step, result);
     if (!ids_.empty()) {
       const auto turn = model_->pool().take_turn();
-      decoder_.forward({ids_, positions_, spans_, logit_rows_}, reinterpret_cast<float*>(logits_.data()));
+      decoder_.forward({ids_, positions_, spans_, logit_rows_});
+      score_rows(result);
+      decoder_.head(sampled_kept_, reinterpret_cast<float*>(logits_.data()));
     }
     waited_s = await_masks(step);
     sample_rows(result);
@@ -220,13 +223,14 @@ void CpuRunner::check_row(const Row& row) {
   if ((row.flags & kRowSample) != 0 && static_cast<size_t>(row.start) + row.count != slot.ids.size()) {
     throw std::logic_error(what + "samples before its last id");
   }
-  if ((row.flags & ~(kRowSample | kRowGrammar)) != 0)
+  if ((row.flags & ~(kRowSample | kRowPromptLogprobs | kRowGrammar)) != 0)
     throw std::logic_error(what + "flags that the CPU runner does not know");
 }
 
-void CpuRunner::gather_rows(const Step& step) {
+void CpuRunner::gather_rows(const Step& step, StepResult& result) {
   ids_.clear(), positions_.clear(), logit_rows_.clear(), spans_.clear();
-  sampled_rows_.clear();
+  sampled_rows_.clear(), sampled_kept_.clear();
+  scored_.clear(), scored_kept_.clear();
   for (const Row& row : step.rows) {
     check_row(row);
     const Slot& slot = slots_[row.slot];
@@ -235,7 +239,17 @@ void CpuRunner::gather_rows(const Step& step) {
       ids_.push_back(slot.ids[i]);
       positions_.push_back(i);
     }
+    if ((row.flags & kRowPromptLogprobs) != 0) {
+      const int32_t first = static_cast<int32_t>(ids_.size()) - row.count;
+      for (int32_t i = 0; i < num_reported(row, slot.num_prompt); ++i) {
+        scored_.push_back({result.prompt_logprobs.size(), row.slot, slot.ids[row.start + i + 1]});
+        scored_kept_.push_back(static_cast<int32_t>(logit_rows_.size()));
+        logit_rows_.push_back(first + i);
+      }
+      result.prompt_logprobs.push_back({row.slot, true, {}});
+    }
     if ((row.flags & kRowSample) != 0) {
+      sampled_kept_.push_back(static_cast<int32_t>(logit_rows_.size()));
       logit_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
       sampled_rows_.push_back(row);
     }
@@ -244,6 +258,43 @@ void CpuRunner::gather_rows(const Step& step) {
     throw std::logic_error("a step with too many tokens");
   if (static_cast<int64_t>(sampled_rows_.size()) > caps_.max_slots)
     throw std::logic_error("a step with too many rows");
+}
+
+// A prompt may have as many rows as a step has tokens, and a row of logits is long: they pass through
+// logits_ a piece at a time. The caller holds the turn.
+void CpuRunner::score_rows(StepResult& result) {
+  const size_t most = static_cast<size_t>(caps_.max_slots);
+  for (size_t first = 0; first < scored_.size(); first += most) {
+    const size_t count = std::min(most, scored_.size() - first);
+    decoder_.head(std::span(scored_kept_).subspan(first, count), reinterpret_cast<float*>(logits_.data()));
+    samples_.resize(count);
+    tops_.resize(count);
+    model_->pool().parallel_for(static_cast<int64_t>(count), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) samples_[i] = score_row(first + i, i);
+    });
+    for (size_t i = 0; i < count; ++i) {
+      PromptLogprobs& report = result.prompt_logprobs[scored_[first + i].report];
+      report.finite = report.finite && samples_[i].finite;
+      report.tokens.push_back({samples_[i].id, samples_[i].logprob, samples_[i].rank, top_of(i)});
+    }
+  }
+}
+
+// `place`: of its logits in logits_.
+kernels::SampleResult CpuRunner::score_row(size_t index, int64_t place) {
+  const Scored& scored = scored_[index];
+  tops_[place].resize(std::clamp(slots_[scored.slot].sampling.num_prompt_logprobs, 0, caps_.vocab_size));
+  const float* logits = reinterpret_cast<const float*>(logits_.data()) + place * caps_.vocab_size;
+  return kernels::logprobs(logits, caps_.vocab_size, scored.id, tops_[place],
+                           sampler_scratch_.data() + place * sampler_stride_);
+}
+
+std::vector<TokenLogprob> CpuRunner::top_of(size_t place) const {
+  std::vector<TokenLogprob> out;
+  for (int32_t i = 0; i < samples_[place].num_top; ++i) {
+    out.push_back({tops_[place][i].id, tops_[place][i].logprob});
+  }
+  return out;
 }
 
 // Rows are sampled in parallel; then, in row order, the ids become part of their sequences.
@@ -288,7 +339,7 @@ Sampled CpuRunner::keep_sample(size_t index) {
   out.finite = from.finite;
   out.id = from.id;
   out.logprob = from.logprob;
-  for (int32_t i = 0; i < from.num_top; ++i) out.top.push_back({tops_[index][i].id, tops_[index][i].logprob});
+  out.top = top_of(index);
   // A row without a usable id may already have a successor in flight: that one computes with id 0, and its
   // result is dropped.
   const int32_t next = std::max(out.id, 0);

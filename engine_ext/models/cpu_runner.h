@@ -47,19 +47,28 @@ class CpuRunner final : public Runner {
     std::vector<int32_t> blocks;  // position p lives in blocks[p / block_size]
   };
 
+  struct Scored {   // a position that tells of a prompt token
+    size_t report;  // which of the step's PromptLogprobs
+    SeqSlot slot;
+    int32_t id;  // the token
+  };
+
   void work();
   StepResult run(const Step& step);
   void apply(const Delta& delta);
   void join(const Join& join);
   void append_block(const AppendedBlock& appended);
   void check_block(BlockId block) const;
-  void gather_rows(const Step& step);
+  void gather_rows(const Step& step, StepResult& result);
   void check_row(const Row& row);
   double await_masks(const Step& step);
   const Mask* mask_of(SeqSlot slot) const;
+  void score_rows(StepResult& result);
+  kernels::SampleResult score_row(size_t index, int64_t place);
   void sample_rows(StepResult& result);
   kernels::SampleResult sample_row(int64_t index);
   Sampled keep_sample(size_t index);
+  std::vector<TokenLogprob> top_of(size_t place) const;
   Slot& taken(SeqSlot slot);
 
   std::shared_ptr<const Model> model_;
@@ -70,8 +79,11 @@ class CpuRunner final : public Runner {
   std::vector<Slot> slots_;
   std::vector<int32_t> ids_, positions_, logit_rows_;
   std::vector<kernels::AttentionSpan> spans_;
-  std::vector<Row> sampled_rows_;  // of this step, in order; the three below go with it
-  std::vector<kernels::SampleResult> samples_;
+  std::vector<Scored> scored_;                  // of this step, in order
+  std::vector<int32_t> scored_kept_;            // their places in logit_rows_
+  std::vector<Row> sampled_rows_;               // of this step, in order
+  std::vector<int32_t> sampled_kept_;           // their places in logit_rows_
+  std::vector<kernels::SampleResult> samples_;  // of the rows whose logits are in logits_, as are tops_
   std::vector<std::vector<kernels::SampledLogprob>> tops_;
   std::vector<Mask> masks_;  // of this step
   Memory logits_;            // [max_slots, vocab]

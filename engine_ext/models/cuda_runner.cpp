@@ -46,6 +46,7 @@ Caps caps_of(const CudaModel& model, const RunnerOptions& options) {
   Caps caps = base_caps(model.config(), options);
   caps.block_bytes = model.kv_block_bytes();
   caps.max_logprobs = ION_CUDA_MAX_LOGPROBS;
+  caps.scores_prompts = false;
   set_num_blocks(caps, options, [&] { return unasked_blocks(model, caps); });
   return caps;
 }

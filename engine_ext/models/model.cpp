@@ -77,11 +77,10 @@ std::vector<float> Model::logits(std::span<const int32_t> tokens, int32_t chunk)
   for (int32_t start = 0; start < num_tokens; start += step) {
     const int32_t count = std::min(step, num_tokens - start);
     const kernels::AttentionSpan span{blocks.data(), 0, start, count};
-    decoder.forward({tokens.subspan(start, count),
-                     std::span(positions).subspan(start, count),
-                     {&span, 1},
-                     std::span(rows).first(count)},
-                    out.data() + static_cast<size_t>(start) * config().vocab_size);
+    const auto all = std::span(rows).first(count);
+    decoder.forward(
+        {tokens.subspan(start, count), std::span(positions).subspan(start, count), {&span, 1}, all});
+    decoder.head(all, out.data() + static_cast<size_t>(start) * config().vocab_size);
   }
   return out;
 }

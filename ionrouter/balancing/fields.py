@@ -76,6 +76,7 @@ _CONTRACT: Mapping[str, Callable[[Any], bool]] = {
     "structured_outputs": bool,
     "logprobs": lambda value: value is not None and value is not False,
     "top_logprobs": bool,
+    "prompt_logprobs": lambda value: value is not None,
     "n": lambda value: isinstance(value, int) and value > 1,
     "modalities": lambda value: bool(value) and value != ["text"],
     "audio": bool,

@@ -116,26 +116,42 @@ class Engine:
         logit_bias: Mapping[int, float] = ...,
         grammar: bool = False,
         drops_space: bool = False,
+        prompt_logprobs: int = -1,
     ) -> int:
         """Queue a sequence, return its id. Raises ValueError if it can never run (too long, empty).
 
         With `grammar` each of its samples waits for a mask: see `mask_requests`. With `drops_space` one
-        space at the very start of the answer is no part of its text.
+        space at the very start of the answer is no part of its text. With `prompt_logprobs` from 0 on, every
+        prompt token but the first is reported on, with that many of the likeliest beside it; such a prompt
+        takes no prefix hits, and `max_tokens` may be 0.
         """
     def abort(self, sequence: int) -> None:
         """End a sequence; its blocks are free within a step. Unknown or finished ids are ignored."""
     def drain(
         self,
-    ) -> list[tuple[int, bytes, int, list[tuple[int, float, list[tuple[int, float]]]], int, str, float]]:
-        """Events since the last call: (sequence, text, flags, logprobs, num_cached_tokens, detail, queue_s).
+    ) -> list[
+        tuple[
+            int,
+            bytes,
+            int,
+            list[tuple[int, float, list[tuple[int, float]]]],
+            int,
+            str,
+            float,
+            list[tuple[int, float, int, list[tuple[int, float]]]],
+        ]
+    ]:
+        """Events since the last call.
 
+        (sequence, text, flags, logprobs, num_cached_tokens, detail, queue_s, prompt_logprobs):
         `text` is whole UTF-8 characters, stop strings already held back and removed. `flags`: 0 running,
         1 stop (eos, stop id or stop string), 2 length, 3 aborted, 4 error; bits 8.. are the number of new
         tokens this event accounts for (billed tokens). `logprobs`: (token, logprob, [(token, logprob)]).
         `num_cached_tokens`: prompt tokens from the prefix cache, set on the last event. `detail`: why,
         with flag 4; with flag 1 the stop string that ended it, empty for an id. `queue_s`: seconds from
-        `submit` to the step that first worked on it; -1: it never came to that. Makes `event_fd` unreadable
-        again.
+        `submit` to the step that first worked on it; -1: it never came to that. `prompt_logprobs`, on the
+        first event of a sequence that wants them: (token, logprob, rank, [(token, logprob)]) of prompt tokens
+        1 to the last. Makes `event_fd` unreadable again.
         """
     def mask_requests(self, timeout: float) -> list[tuple[int, int, int, bool]]:
         """Take the wishes for masks: (sequence, token, index, has_ended). Waits `timeout` s at most for one.

@@ -76,6 +76,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: Grammar | None = None
     drops_space: bool = False  # one space at the start of the answer is not text
+    prompt_logprobs: int = -1  # from 0 on prompt tokens are reported on, and max_tokens may be 0
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `_ion.Engine.submit`, all but the grammar."""
@@ -289,8 +290,8 @@ class LocalEngine:
         self._loop.remove_reader(self._engine.event_fd)
 
     def _deliver(self) -> None:
-        for sequence, text, flags, logprobs, cached, detail, queue_s in self._engine.drain():
-            event = event_of(text, flags, logprobs, cached, detail, queue_s)
+        for sequence, *said in self._engine.drain():
+            event = event_of(*said)
             self._speed.record(sequence, event)
             mailbox = self._mailboxes.get(sequence)
             if mailbox is not None:  # else: its reader has left

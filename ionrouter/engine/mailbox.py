@@ -23,6 +23,16 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptToken:
+    """What the model foresaw in a prompt token's place: its log-probability, rank from 1, the likeliest."""
+
+    id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """A piece of an answer: whole characters, and how many billed tokens it accounts for."""
 
@@ -34,6 +44,7 @@ class TokenEvent:
     error: str = ""
     stop: str = ""  # the stop string that ended it
     queue_s: float | None = None  # from submission to the first step that worked on it; None: it never began
+    prompt_logprobs: tuple[PromptToken, ...] = ()  # of every prompt token but the first; on the first event
 
 
 def event_of(
@@ -43,6 +54,7 @@ def event_of(
     cached: int,
     detail: str,
     queue_s: float = -1.0,
+    prompt_logprobs: list[tuple[int, float, int, list[tuple[int, float]]]] | tuple[()] = (),
 ) -> TokenEvent:
     """Unpack one entry of the engine's `drain` (ionrouter/engine/_ion.pyi)."""
     finish = _FINISHES[flags & 0xFF]
@@ -55,6 +67,9 @@ def event_of(
         error="" if finish == "stop" else detail,
         stop=detail if finish == "stop" else "",
         queue_s=queue_s if queue_s >= 0 else None,
+        prompt_logprobs=tuple(
+            PromptToken(token, value, rank, tuple(top)) for token, value, rank, top in prompt_logprobs
+        ),
     )
 
 
@@ -69,6 +84,7 @@ def merged(first: TokenEvent, second: TokenEvent) -> TokenEvent:
         second.error,
         second.stop,
         second.queue_s,
+        first.prompt_logprobs or second.prompt_logprobs,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from datetime import datetime
@@ -41,6 +41,7 @@ from ionrouter.providers.ion_parameters import (
     unsupported,
 )
 from ionrouter.providers.ion_prompt import Prompt, prompts_of
+from ionrouter.providers.ion_scores import PromptScores, Shared
 from ionrouter.providers.ion_sections import Sections
 from ionrouter.providers.ion_tools import grammar_with_tools, may_think
 from ionrouter.routing.table import Endpoint, LocalModel
@@ -50,6 +51,8 @@ from ionrouter.schema.usage import Usage
 
 # Longer requests are rendered and tokenized in a worker thread (about 1 ms for 16 K characters).
 _INLINE_CHARACTERS = 16_384
+# So are the scores of more prompt tokens (up to 20 alternatives of each).
+_INLINE_SCORES = 256
 # Of the connect deadline: the caller's own timer must not fire first.
 _WAIT_SHARE = 0.9
 _PRIORITIES: Mapping[object, int] = {"priority": 1, "fast": 1, "flex": -1}
@@ -178,19 +181,25 @@ async def _answer(
 ) -> AsyncGenerator[Chunk]:
     """Run every choice of every prompt side by side; choice index = prompt * n + choice."""
     jobs = [(prompt, choice) for prompt in prompts for choice in range(plan.num_choices)]
-    answers = [_writer(request, engine, plan, prompt, i) for i, (prompt, _) in enumerate(jobs)]
+    answers = [
+        answer
+        for k, prompt in enumerate(prompts)
+        for answer in _writers(request, engine, plan, prompt, k * plan.num_choices)
+    ]
     for answer in answers:
         for chunk in answer.begin():
             yield chunk
     completion = cached = 0
-    if plan.sampling.max_tokens > 0:
-        streams = [engine.generate(prompt.ids, _sampling(plan, prompt, choice)) for prompt, choice in jobs]
-        async with aclosing(interleave(streams)) as events:
+    if plan.sampling.max_tokens > 0 or plan.scores_prompt:
+        async with aclosing(_events(engine, jobs, plan)) as events:
             async for i, event in events:
                 request.queue.note(event.queue_s)
                 completion += event.num_tokens
                 cached += event.cached_tokens if jobs[i][1] == 0 else 0
-                for chunk in answers[i].continue_with(event):
+                chunks: Iterable[Chunk] = answers[i].continue_with(event)
+                if len(event.prompt_logprobs) > _INLINE_SCORES:
+                    chunks = await asyncio.to_thread(list, chunks)
+                for chunk in chunks:
                     yield chunk
     else:
         for answer in answers:
@@ -201,15 +210,39 @@ async def _answer(
     yield Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))
 
 
+async def _events(
+    engine: LocalEngine, jobs: list[tuple[Prompt, int]], plan: Plan
+) -> AsyncGenerator[tuple[int, TokenEvent]]:
+    """Generate for every job; (job, event) as they come. A prompt is scored once, for all of its choices."""
+    is_scored_only = plan.sampling.max_tokens == 0
+    running = [i for i, (_, choice) in enumerate(jobs) if choice == 0 or not is_scored_only]
+    streams = [engine.generate(jobs[i][0].ids, _sampling(plan, *jobs[i])) for i in running]
+    shared = Shared(plan.num_choices, is_scored_only)
+    async with aclosing(interleave(streams)) as events:
+        async for i, event in events:
+            if not plan.scores_prompt:
+                yield i, event
+                continue
+            for released in shared.release(running[i], event):
+                yield released
+
+
 def _sampling(plan: Plan, prompt: Prompt, choice: int) -> SamplingParams:
     sampling = plan.sampling_of(choice)
     return replace(sampling, drops_space=True) if prompt.drops_space else sampling
 
 
-def _writer(request: UpstreamRequest, engine: LocalEngine, plan: Plan, prompt: Prompt, index: int) -> Answer:
-    template = engine.template
-    if request.kind == "chat" and template is not None:
-        form = template.tool_format if prompt.tools is not None else None
-        sections = Sections(form, thinks=template.thinks, is_thinking=prompt.is_thinking)
-        return ChatAnswer(index, engine.tokenizer, plan.wants_logprobs, sections, request.request_id)
-    return CompletionAnswer(index, engine.tokenizer, plan.wants_logprobs, prompt.text if plan.echo else "")
+def _writers(
+    request: UpstreamRequest, engine: LocalEngine, plan: Plan, prompt: Prompt, first: int
+) -> Iterator[Answer]:
+    """Make the answers of one prompt's choices, numbered from `first`."""
+    template, tokenizer = engine.template, engine.tokenizer
+    scores = PromptScores(tokenizer, prompt, plan) if plan.scores_prompt else None
+    for index in range(first, first + plan.num_choices):
+        if request.kind == "chat" and template is not None:
+            form = template.tool_format if prompt.tools is not None else None
+            sections = Sections(form, thinks=template.thinks, is_thinking=prompt.is_thinking)
+            yield ChatAnswer(index, tokenizer, plan.wants_logprobs, sections, request.request_id, scores)
+        else:
+            echo = prompt.text if plan.echo else ""
+            yield CompletionAnswer(index, tokenizer, plan.wants_logprobs, echo, scores)

@@ -12,11 +12,9 @@ from typing import Any, Protocol
 
 from ionrouter.engine.mailbox import TokenEvent, TokenLogprob
 from ionrouter.engine.tokenizer import Tokenizer
+from ionrouter.providers.ion_scores import Names, PromptScores, finite, top_of
 from ionrouter.providers.ion_sections import Section, Sections
 from ionrouter.schema.events import ChoiceDelta, Chunk, FinishReason
-
-# A token that penalties or masks excluded has probability 0; JSON has no infinity. OpenAI's own floor.
-_LEAST_LOGPROB = -9999.0
 
 
 class Answer(Protocol):
@@ -33,11 +31,18 @@ class ChatAnswer:
     """Chunks of kind chat: role first, then content, then the finish alone."""
 
     def __init__(
-        self, index: int, tokenizer: Tokenizer, wants_logprobs: bool, sections: Sections, request_id: str
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        wants_logprobs: bool,
+        sections: Sections,
+        request_id: str,
+        scores: PromptScores | None = None,
     ) -> None:
         self._index = index
         self._tokenizer = tokenizer
         self._wants_logprobs = wants_logprobs
+        self._scores = scores  # not told yet
         self._sections = sections
         self._request_id = request_id
         self._num_calls = 0
@@ -47,6 +52,9 @@ class ChatAnswer:
         yield Chunk((ChoiceDelta(self._index, {"role": "assistant", "content": ""}),))
 
     def continue_with(self, event: TokenEvent) -> Iterator[Chunk]:
+        if self._scores is not None:
+            told, self._scores = self._scores.told(event.prompt_logprobs), None
+            yield Chunk((ChoiceDelta(self._index, {}, prompt_logprobs=told.prompt_logprobs),))
         logprobs = None
         if self._wants_logprobs and event.logprobs:
             content = [self._logprob(entry) for entry in event.logprobs]
@@ -90,27 +98,45 @@ class ChatAnswer:
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         raw = self._tokenizer.bytes_of(token)
-        return {"token": raw.decode("utf-8", "replace"), "logprob": _finite(logprob), "bytes": list(raw)}
+        return {"token": raw.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(raw)}
 
 
 class CompletionAnswer:
-    """Chunks of kind completions; `echo` is the prompt's text, sent first."""
+    """Chunks of kind completions; `echo` is the prompt's text, sent first, with its `scores` if asked."""
 
-    def __init__(self, index: int, tokenizer: Tokenizer, wants_logprobs: bool, echo: str) -> None:
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        wants_logprobs: bool,
+        echo: str,
+        scores: PromptScores | None = None,
+    ) -> None:
         self._index = index
         self._tokenizer = tokenizer
+        self._names = Names(tokenizer)
         self._wants_logprobs = wants_logprobs
         self._echo = echo
+        self._scores = scores  # not told yet
         self.num_reasoning_tokens = 0
         self._offset = 0  # characters of the answer that earlier tokens account for
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def begin(self) -> Iterator[Chunk]:
-        if self._echo:
+        if self._echo and self._scores is None:
             yield Chunk((ChoiceDelta(self._index, {"text": self._echo}),))
 
     def continue_with(self, event: TokenEvent) -> Iterator[Chunk]:
+        if self._scores is not None:
+            told, self._scores = self._scores.told(event.prompt_logprobs), None
+            self._offset = len(told.text)
+            delta = {"text": told.text}
+            yield Chunk(
+                (ChoiceDelta(self._index, delta, None, None, told.logprobs, None, told.prompt_logprobs),)
+            )
         logprobs = self._logprobs(event.logprobs) if self._wants_logprobs and event.logprobs else None
+        if logprobs is not None and event.finish is not None and not event.stop:
+            logprobs["tokens"][-1] += self._decoder.decode(b"", final=True)  # half a character at the end
         if event.text or logprobs:
             yield Chunk((ChoiceDelta(self._index, {"text": event.text}, logprobs=logprobs),))
         if event.finish is not None:
@@ -122,8 +148,8 @@ class CompletionAnswer:
         for entry in entries:
             text = self._decoder.decode(self._text_bytes(entry.id))
             tokens.append(text)
-            values.append(_finite(entry.logprob))
-            tops.append(self._top(entry))
+            values.append(finite(entry.logprob))
+            tops.append(top_of(self._names, (entry.id, entry.logprob), entry.top))
             offsets.append(self._offset)
             self._offset += len(text)
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
@@ -132,22 +158,6 @@ class CompletionAnswer:
         """Bytes as they stand in the answer, where a special token has none."""
         return b"" if token in self._tokenizer.hidden_ids else self._tokenizer.bytes_of(token)
 
-    def _top(self, entry: TokenLogprob) -> dict[str, float]:
-        """Map texts to values; the chosen token is among them. Of equal texts the likelier counts."""
-        found: dict[str, float] = {}
-        for token, value in (*entry.top, (entry.id, entry.logprob)):
-            text = _name(self._tokenizer.bytes_of(token))
-            found[text] = max(found.get(text, _LEAST_LOGPROB), _finite(value))
-        return found
-
-
-def _name(raw: bytes) -> str:
-    """Name a token in a map: its text, or for a part of a character OpenAI's `bytes:\\xe2\\x80`."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-
 
 def _finish(index: int, delta: dict[str, Any], event: TokenEvent, *, has_calls: bool = False) -> Chunk:
     reason: FinishReason = "length" if event.finish == "length" else "stop"
@@ -155,7 +165,3 @@ def _finish(index: int, delta: dict[str, Any], event: TokenEvent, *, has_calls: 
     if has_calls and reason == "stop":
         reason = "tool_calls"
     return Chunk((ChoiceDelta(index, delta, reason, native, stop_sequence=event.stop or None),))
-
-
-def _finite(value: float) -> float:
-    return max(min(value, 0.0), _LEAST_LOGPROB) if value == value else _LEAST_LOGPROB

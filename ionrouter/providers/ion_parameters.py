@@ -20,6 +20,7 @@ SUPPORTED_PARAMETERS = frozenset(
         "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
         "frequency_penalty", "seed", "stop", "max_tokens", "max_completion_tokens", "logprobs",
         "top_logprobs", "n", "min_tokens", "ignore_eos", "stop_token_ids", "echo", "top_a", "logit_bias",
+        "prompt_logprobs",
         "response_format", "structured_outputs", "tools", "tool_choice", "parallel_tool_calls",
         "guided_json", "guided_regex", "guided_choice",
         "guided_grammar",
@@ -52,9 +53,17 @@ class Plan:
     num_choices: int = 1
     wants_logprobs: bool = False
     echo: bool = False
+    prompt_logprobs: int | None = None  # vLLM's: how many alternatives to report beside each prompt token
+
+    @property
+    def scores_prompt(self) -> bool:
+        return self.sampling.prompt_logprobs >= 0
 
     def sampling_of(self, choice: int) -> SamplingParams:
-        return replace(self.sampling, seed=(self.sampling.seed + choice) & _SEED_MASK)
+        seed = (self.sampling.seed + choice) & _SEED_MASK
+        # The first choice scores the prompt for all.
+        scored = self.sampling.prompt_logprobs if choice == 0 else -1
+        return replace(self.sampling, seed=seed, prompt_logprobs=scored)
 
 
 # Field -> values with which it changes nothing. Anything else needs an endpoint that can do it.
@@ -110,8 +119,9 @@ def parse_parameters(
     numbers = {name: _number(body, name, allowed) for name, allowed in _NUMBERS.items()}
     logprobs = _num_logprobs(body, kind)
     echo = _boolean(body, "echo") if kind == "completions" else False
-    if echo and logprobs >= 0:
-        raise unsupported("logprobs", "log-probabilities of the prompt (echo with logprobs)")
+    reported = _integer(body, "prompt_logprobs")
+    if reported is not None:
+        _within("prompt_logprobs", reported, MAX_TOP_LOGPROBS)
     max_tokens = _max_tokens(body, limits, num_prompt, least=0 if echo else 1)
     seed = _integer(body, "seed")
     grammar = grammar_of(body)
@@ -131,12 +141,13 @@ def parse_parameters(
         min_p=numbers["min_p"],
         top_a=numbers["top_a"],
         logit_bias=_logit_bias(body, limits.vocab_size),
-        grammar=grammar,
+        grammar=grammar if max_tokens > 0 else None,
         repetition_penalty=max(numbers["repetition_penalty"], _SMALLEST_PENALTY),
         presence_penalty=numbers["presence_penalty"],
         frequency_penalty=numbers["frequency_penalty"],
+        prompt_logprobs=max(logprobs if echo else -1, -1 if reported is None else reported),
     )
-    return Plan(sampling, _num_choices(body), logprobs >= 0, echo)
+    return Plan(sampling, _num_choices(body), logprobs >= 0, echo, reported)
 
 
 def invalid(param: str, message: str) -> UpstreamError:

@@ -16,7 +16,16 @@ from ionrouter.schema.request import WHOLE_KINDS
 # Whatever else a body holds could be one of litellm's own switches (api_base, fallbacks, mock_response ...).
 _INPUT = frozenset(("messages", "prompt", "input", "suffix", "echo", "best_of"))
 _OTHER = frozenset(
-    ("functions", "function_call", "modalities", "audio", "service_tier", "prompt_cache_key", "thinking")
+    (
+        "functions",
+        "function_call",
+        "modalities",
+        "audio",
+        "service_tier",
+        "prompt_cache_key",
+        "thinking",
+        "prompt_logprobs",
+    )
 )
 _EMBEDDING = frozenset(("input", "dimensions", "encoding_format", "input_type"))
 _RERANK = frozenset(

@@ -137,6 +137,8 @@ def complete(
         data = _embeddings(payload.get("data"), errors)
         return Complete((), usage, upstream_id, tier, data, upstream_model=model)
     choices = tuple(_choice(kind, choice, position, errors) for position, choice in _choices(payload))
+    if choices and (scores := _prompt_logprobs(payload)) is not None:  # vLLM, of a chat's one prompt
+        choices = (replace(choices[0], prompt_logprobs=scores), *choices[1:])
     if not choices:
         raise errors.fault("empty", "the upstream answered without any choice")
     return Complete(choices, usage, upstream_id, tier, upstream_model=model)
@@ -156,6 +158,7 @@ def as_chunks(answer: Complete) -> Iterator[Chunk]:
             choice.native_finish_reason,
             choice.logprobs,
             choice.stop_sequence,
+            choice.prompt_logprobs,
         )
         yield Chunk((only,), None, *ids)
     if answer.usage is not None:
@@ -174,7 +177,8 @@ def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorRead
         if not Chunk(choices=(ChoiceDelta(index, message),)).commits:
             raise errors.fault("empty", "the upstream answered without text and without a finish reason")
         reason = "tool_calls" if message.get("tool_calls") else "stop"
-    return Choice(index, message, reason, native, _logprobs(choice), _stop_sequence(choice))
+    scores = _prompt_logprobs(choice)
+    return Choice(index, message, reason, native, _logprobs(choice), _stop_sequence(choice), scores)
 
 
 def _read_message(choice: dict[str, Any]) -> dict[str, Any]:
@@ -233,6 +237,11 @@ def _is_vector(value: Any) -> bool:
 def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
     logprobs = choice.get("logprobs")
     return finite(logprobs) if isinstance(logprobs, dict) and logprobs else None
+
+
+def _prompt_logprobs(told: dict[str, Any]) -> list[Any] | None:
+    scores = told.get("prompt_logprobs")
+    return finite(scores) if isinstance(scores, list) and scores else None
 
 
 def _stop_sequence(choice: dict[str, Any]) -> str | None:

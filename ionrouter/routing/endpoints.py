@@ -36,7 +36,7 @@ ION_PARAMETERS = frozenset(
     {
         *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "logprobs", "top_logprobs", "echo"),
         *("repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos", "stop_token_ids"),
-        *("max_tokens", "max_completion_tokens", "min_tokens", "top_a", "logit_bias"),
+        *("max_tokens", "max_completion_tokens", "min_tokens", "top_a", "logit_bias", "prompt_logprobs"),
         *("response_format", "structured_outputs", "tools", "tool_choice", "parallel_tool_calls"),
     }
 )

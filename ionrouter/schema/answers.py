@@ -88,6 +88,8 @@ class AnswerFrame:
         body["usage"] = usage_object(finished.usage, finished.cost)
         if complete.service_tier is not None:
             body["service_tier"] = complete.service_tier
+        if self.kind == "chat":  # one prompt, so vLLM says it once
+            body.update(next(filter(None, map(_prompt_logprobs, complete.choices)), {}))
         return body
 
     def _envelope(self, *, streaming: bool) -> dict[str, Any]:
@@ -110,7 +112,8 @@ class AnswerFrame:
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         if self.kind == "completions":
-            return {"index": choice.index, "text": choice.message.get("text") or "", **_ending(choice)}
+            text = choice.message.get("text") or ""
+            return {"index": choice.index, "text": text, **_ending(choice), **_prompt_logprobs(choice)}
         message = {"content": None, "refusal": None, "reasoning": None, **choice.message, "role": "assistant"}
         return {"index": choice.index, **_ending(choice), "message": self._shown(message)}
 
@@ -141,6 +144,10 @@ def _ending(choice: Choice | ChoiceDelta) -> dict[str, Any]:
         "native_finish_reason": choice.native_finish_reason or choice.finish_reason,
         "logprobs": choice.logprobs,
     }
+
+
+def _prompt_logprobs(choice: Choice) -> dict[str, Any]:
+    return {} if choice.prompt_logprobs is None else {"prompt_logprobs": choice.prompt_logprobs}
 
 
 def _usd(amount: float) -> float:

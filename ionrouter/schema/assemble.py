@@ -21,6 +21,7 @@ class _Draft:
     finish_reason: FinishReason | None = None
     native_finish_reason: str | None = None
     stop_sequence: str | None = None
+    prompt_logprobs: list[Any] | None = None
 
     def add(self, choice: ChoiceDelta) -> None:
         """Take in one delta."""
@@ -40,6 +41,7 @@ class _Draft:
         self.finish_reason = choice.finish_reason or self.finish_reason
         self.native_finish_reason = choice.native_finish_reason or self.native_finish_reason
         self.stop_sequence = choice.stop_sequence or self.stop_sequence
+        self.prompt_logprobs = choice.prompt_logprobs or self.prompt_logprobs
 
     def _add_call(self, call: dict[str, Any]) -> None:
         index = call.get("index", 0)
@@ -60,7 +62,7 @@ class _Draft:
             message = {"role": "assistant", "content": None, **message}
         logprobs = dict(self.logprobs) or None
         ending = (self.finish_reason, self.native_finish_reason, logprobs, self.stop_sequence)
-        return Choice(index, message, *ending)
+        return Choice(index, message, *ending, prompt_logprobs=self.prompt_logprobs)
 
 
 @dataclass(slots=True)
@@ -98,7 +100,13 @@ def as_chunk(complete: Complete) -> Chunk:
     """Turn a whole answer into one chunk, for a client that streams from an upstream that did not."""
     choices = tuple(
         ChoiceDelta(
-            c.index, _delta(c.message), c.finish_reason, c.native_finish_reason, c.logprobs, c.stop_sequence
+            c.index,
+            _delta(c.message),
+            c.finish_reason,
+            c.native_finish_reason,
+            c.logprobs,
+            c.stop_sequence,
+            c.prompt_logprobs,
         )
         for c in complete.choices
     )

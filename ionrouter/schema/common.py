@@ -93,6 +93,7 @@ class TextRequest(BaseModel):
     seed: StrictInt | None = None
     n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
     logit_bias: dict[str, Bias] | None = None
+    prompt_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None  # vLLM's
     stop: StrictStr | Stop | None = None
     reasoning: Reasoning | None = None
     reasoning_effort: Effort | None = None
@@ -120,6 +121,14 @@ class TextRequest(BaseModel):
         if effort is not None and self.reasoning_effort is not None and effort != self.reasoning_effort:
             raise ValueError(
                 f"reasoning_effort '{self.reasoning_effort}' contradicts reasoning.effort '{effort}'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _scores_are_not_streamed(self) -> TextRequest:
+        if self.stream and self.prompt_logprobs is not None:
+            raise ValueError(
+                "prompt_logprobs: not with stream; on /completions echo with logprobs is streamed"
             )
         return self
 

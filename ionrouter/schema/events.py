@@ -33,6 +33,7 @@ class ChoiceDelta(Struct, frozen=True):
     native_finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
     stop_sequence: str | None = None  # the caller's stop string that ended it, where the upstream says so
+    prompt_logprobs: list[Any] | None = None  # vLLM's, of a prompt's tokens; in whole answers only
 
 
 class Chunk(Struct, frozen=True):
@@ -74,6 +75,7 @@ class Choice(Struct, frozen=True):
     native_finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
     stop_sequence: str | None = None
+    prompt_logprobs: list[Any] | None = None
 
 
 class Complete(Struct, frozen=True):

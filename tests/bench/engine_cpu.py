@@ -41,7 +41,7 @@ def run(engine: _ion.Engine, prompts: Sequence[Sequence[int]], num_new: int) -> 
     while num_left:
         select.select([engine.event_fd], [], [])
         now = time.perf_counter()
-        for sequence, _, flags, _, _, error, _ in engine.drain():
+        for sequence, _, flags, _, _, error, *_ in engine.drain():
             if error:
                 raise RuntimeError(error)
             counts[sequence] += flags >> 8

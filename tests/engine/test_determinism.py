@@ -51,6 +51,8 @@ def make_requests(rng: random.Random) -> list[Request]:
                 "logprobs": 5,
                 "priority": rng.randrange(-1, 2),
             }
+        if i % 10 == 3:
+            request["prompt_logprobs"] = 2  # takes no prefix hits
         requests.append(request)
     return requests
 

@@ -7,7 +7,7 @@ test_hanging_engine.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ import pytest
 from gguf import GGMLQuantizationType as TensorType
 
 from ionrouter.engine import _ion
+from ionrouter.errors import UpstreamError
 from tests.support.ion_engine import collect, generate, make_engine
+from tests.support.ion_provider import Reply, ask, ion_request, local_endpoint, provider_of
 from tests.support.tiny_llama import TinyLlama, write_gguf
+from tests.support.tiny_model import write_tiny_model
 
 SHAPE = TinyLlama(vocab_size=331)
 VOCAB = SHAPE.vocab_size
@@ -24,10 +27,6 @@ PROMPT = [7, 19, 200, 45, 3, 3, 91, 12]
 END = 2  # the end-of-sequence id of these engines
 TESTS = Path(__file__).parents[1]
 CASES = {f"E{n:02}" for n in (1, 2, 4, 5, 7, 8, 10, 11, 13, 14, 16, 17, 19, 20, 22, 23, 25, 26, 28, 29)}
-OPEN = {  # not covered as a whole yet, and what is missing
-    "E08": "log-probabilities of the prompt",
-    "E19": "offsets of an echoed prompt",
-}
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +76,51 @@ def test_e11_log_probabilities_beyond_the_vocabulary_are_refused(engine: _ion.En
     with pytest.raises(ValueError, match=f"logprobs: {count}"):
         engine.submit(PROMPT, max_tokens=4, logprobs=count)
     assert len(generate(engine, [PROMPT], max_tokens=1, logprobs=VOCAB)[0].top[0]) == VOCAB
+
+
+@pytest.fixture
+async def completions(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Reply]]]:
+    """The provider in front of the engine, asked for completions; a tiny model with a tokenizer."""
+    endpoint = local_endpoint(write_tiny_model(tmp_path / "x.gguf"))
+    async with provider_of(endpoint, cache=tmp_path) as provider:
+        yield lambda **body: ask(provider, ion_request(endpoint, body, "completions"))
+
+
+async def test_e08_a_prompt_is_scored_without_a_new_token(
+    completions: Callable[..., Awaitable[Reply]],
+) -> None:
+    france: dict[str, Any] = {"prompt": "The capital of France is", "echo": True, "logprobs": 1}
+    reply = await completions(**france, max_tokens=0)
+    (choice,), usage = reply.choices.values(), reply.usage
+    (told,) = choice.logprobs
+    assert (choice.text, choice.finishes) == (france["prompt"], ["length"])
+    assert usage is not None and usage.completion_tokens == 0
+    assert told["token_logprobs"][0] is None
+    assert len(told["token_logprobs"]) == usage.prompt_tokens
+    assert all(value < 0 for value in told["token_logprobs"][1:])
+    for count in (0, -1):
+        with pytest.raises(UpstreamError, match="max_tokens") as refused:
+            await completions(prompt=france["prompt"], max_tokens=count)
+        assert refused.value.status == 400
+    one = await completions(**france, max_tokens=1)
+    assert one.usage is not None and one.usage.completion_tokens == 1
+    assert one.choices[0].logprobs[0] == told
+
+
+async def test_e19_offsets_of_a_streamed_echo_point_into_the_whole_text(
+    completions: Callable[..., Awaitable[Reply]],
+) -> None:
+    prompt = "the quick brown fox "
+    assert len(prompt) == 20
+    reply = await completions(prompt=prompt, echo=True, logprobs=1, max_tokens=8, ignore_eos=True, seed=1)
+    (choice,) = reply.choices.values()
+    assert choice.pieces[0] == prompt
+    told = [entry for part in choice.logprobs for entry in zip(*part.values(), strict=True)]
+    assert reply.usage is not None and len(told) == reply.usage.prompt_tokens + 8
+    for i, (token, value, top, offset) in enumerate(told):
+        assert choice.text[offset : offset + len(token)] == token
+        assert (value, top) == (None, None) if i == 0 else -9999 <= value <= 0 and value in top.values()
+    assert "".join(token for token, *_ in told) == choice.text
 
 
 @pytest.mark.parametrize("copies", [1, 2, 8, 17, 64])
@@ -148,5 +192,4 @@ def test_every_case_has_a_test_or_stands_among_the_open_ones() -> None:
     named = {
         (mark[1] or mark[2]).upper() for path in files for mark in marks.finditer(path.read_text("utf-8"))
     }
-    assert named | set(OPEN) == CASES
-    assert not named & set(OPEN)
+    assert named == CASES

@@ -41,7 +41,7 @@ def spoken(engine: _ion.Engine, ids: list[int], *, drops_space: bool) -> list[st
                 mask = (1 << ids[index]).to_bytes(4 * words, "little")
                 engine.give_masks([(sequence, index, mask)])
         if select.select([engine.event_fd], [], [], 0)[0]:
-            for _, text, flags, _, _, detail, _ in engine.drain():
+            for _, text, flags, _, _, detail, *_ in engine.drain():
                 assert flags & 0xFF in (0, 1, 2), detail
                 pieces.append(text.decode("utf-8"))
                 finish = flags & 0xFF

@@ -62,6 +62,15 @@ inline int32_t next_token(const Model& model, uint64_t history, const ion::Sampl
   }
 }
 
+// What the model says beforehand of the token behind a history.
+inline ion::PromptToken foreseen(const Model& model, uint64_t history, int32_t id, int32_t num_top) {
+  const uint64_t digest = mix(history + static_cast<uint64_t>(id) * 977);
+  const auto rank = static_cast<int32_t>(digest % static_cast<uint64_t>(model.vocab_size)) + 1;
+  ion::PromptToken token{id, -static_cast<float>(digest % 1009) / 64.0f, rank, {}};
+  for (int32_t i = 0; i < num_top; ++i) token.top.push_back({i, token.logprob - static_cast<float>(i)});
+  return token;
+}
+
 struct Faults {
   double fail_step = 0.0;      // probability that a step comes back with an error
   double refuse_submit = 0.0;  // that submit throws
@@ -363,6 +372,7 @@ class Runner : public ion::Runner {
       // Legal only after a failed step, whose sequences end; their rows in flight mean nothing.
       if (!has_faults()) violation("a row for a slot without a sequence");
       if (row.flags & ion::kRowSample) result.sampled.push_back({row.slot, 0, true, 0.0f, {}});
+      if (row.flags & ion::kRowPromptLogprobs) result.prompt_logprobs.push_back({row.slot, false, {}});
       return;
     }
     if (slot.num_computed >= 0 && slot.num_computed != row.start)
@@ -370,6 +380,10 @@ class Runner : public ion::Runner {
     const int32_t end = row.start + row.count;
     if (end > static_cast<int32_t>(slot.ids.size())) violation("a row goes beyond the known ids");
     if (end > caps_.context_length) violation("a row goes beyond the context");
+    const bool is_scored = row.flags & ion::kRowPromptLogprobs;
+    if (is_scored && slot.sampling.num_prompt_logprobs < 0) violation("a report on a prompt, unasked");
+    if (is_scored && ion::num_reported(row, slot.num_prompt) == 0) violation("a report on nothing");
+    ion::PromptLogprobs scores{row.slot, true, {}};
     uint64_t before = 0, history = 0;
     for (int32_t position = 0; position < end; ++position) {
       uint64_t& cell = kv(slot, position);
@@ -379,8 +393,13 @@ class Runner : public ion::Runner {
       }
       before = cell;
       history += mix(cell + static_cast<uint64_t>(position));
+      if (position < row.start || position + 1 >= slot.num_prompt) continue;
+      scores.finite = scores.finite && !is_nan(model_, history);
+      const int32_t id = slot.ids[static_cast<size_t>(position) + 1];
+      scores.tokens.push_back(foreseen(model_, history, id, slot.sampling.num_prompt_logprobs));
     }
     slot.num_computed = end;
+    if (is_scored) result.prompt_logprobs.push_back(std::move(scores));
     if (row.flags & ion::kRowSample) sample(row, slot, history, result);
   }
 

@@ -130,6 +130,22 @@ struct Setting {
   Grammar grammar = nullptr;  // of sequences that have one
 };
 
+// Of every prompt token but the first; nothing where a history gives non-finite logits.
+inline std::vector<ion::PromptToken> expected_scores(const Setting& setting,
+                                                     const ion::SubmitParams& params) {
+  std::vector<ion::PromptToken> out;
+  if (params.sampling.num_prompt_logprobs < 0) return out;
+  uint64_t before = 0, history = 0;
+  for (size_t i = 0; i + 1 < params.prompt.size(); ++i) {
+    before = fake::position_digest(before, params.prompt[i]);
+    history += fake::mix(before + i);
+    if (fake::is_nan(setting.model, history)) return {};
+    out.push_back(
+        fake::foreseen(setting.model, history, params.prompt[i + 1], params.sampling.num_prompt_logprobs));
+  }
+  return out;
+}
+
 inline Output expected(const Setting& setting, const ion::SubmitParams& params) {
   ion::SamplingParams sampling = params.sampling;
   const std::set<int32_t> own(sampling.stop_ids.begin(), sampling.stop_ids.end());
@@ -139,6 +155,8 @@ inline Output expected(const Setting& setting, const ion::SubmitParams& params) 
 
   std::vector<int32_t> ids = params.prompt;
   std::string bytes;
+  const bool is_scored = params.sampling.num_prompt_logprobs >= 0;
+  if (is_scored && expected_scores(setting, params).size() + 1 != ids.size()) return {"", 0, ion::kError};
   size_t from = 1;  // stop strings may end at this length of text or later
   for (int n = 1;; ++n) {
     uint64_t before = 0, history = 0;
@@ -151,6 +169,7 @@ inline Output expected(const Setting& setting, const ion::SubmitParams& params) 
       const std::string text = decode(bytes, false);
       return {text.substr(0, text.size() - num_to_hold(text, params.stop)), n - 1, ion::kError};
     }
+    if (params.max_tokens == 0) return {"", 0, ion::kLength};
     std::vector<uint32_t> mask;
     if (params.has_grammar) {
       mask = setting.grammar({ids.begin() + static_cast<std::ptrdiff_t>(params.prompt.size()), ids.end()});

@@ -3,12 +3,14 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -55,7 +57,20 @@ struct Answer {
   int32_t num_cached_tokens = 0;
   double queue_s = -1.0;
   std::vector<ion::TokenLogprobs> logprobs;
+  std::vector<ion::PromptToken> prompt_logprobs;
+  bool has_begun = false;
 };
+
+inline bool is_same(const std::vector<ion::PromptToken>& one, const std::vector<ion::PromptToken>& other) {
+  const auto same_entry = [](const ion::TokenLogprob& a, const ion::TokenLogprob& b) {
+    return a.id == b.id && a.logprob == b.logprob;
+  };
+  const auto same_token = [&](const ion::PromptToken& a, const ion::PromptToken& b) {
+    return a.id == b.id && a.logprob == b.logprob && a.rank == b.rank &&
+           std::equal(a.top.begin(), a.top.end(), b.top.begin(), b.top.end(), same_entry);
+  };
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(), same_token);
+}
 
 // What the engine owns and frees with its close; the fake runner behind it stays for questions.
 class Handle : public ion::Runner {
@@ -97,8 +112,10 @@ class Rig {
   fake::Runner& runner() { return *runner_; }
 
   oracle::Output expected(const ion::SubmitParams& params) const {
-    return oracle::expected(
-        {setup_.model, token_bytes(), kStopIds, engine_->context_length(), setup_.grammar}, params);
+    return oracle::expected(setting(), params);
+  }
+  std::vector<ion::PromptToken> expected_scores(const ion::SubmitParams& params) const {
+    return oracle::expected_scores(setting(), params);
   }
 
   // Takes what is there, waiting at most `wait_ms` for something.
@@ -145,14 +162,22 @@ class Rig {
   }
 
  private:
+  oracle::Setting setting() const {
+    return {setup_.model, token_bytes(), kStopIds, engine_->context_length(), setup_.grammar};
+  }
+
   void take(ion::Event& event) {
     Answer& answer = answers_[event.sequence];
     if (answer.output.finish != ion::kRunning) check::fault("rig", 0, "an event after the last one");
     if (!ion::is_valid_utf8(event.text))
       check::fault("rig", 0, "half a character: " + check::show(event.text));
-    if (event.finish == ion::kRunning && event.text.empty() && event.logprobs.empty()) {
+    if (event.finish == ion::kRunning && event.text.empty() && event.logprobs.empty() &&
+        event.prompt_logprobs.empty()) {
       check::fault("rig", 0, "an empty event");
     }
+    if (std::exchange(answer.has_begun, true) && !event.prompt_logprobs.empty())
+      check::fault("rig", 0, "prompt log-probabilities behind the first event");
+    if (!event.prompt_logprobs.empty()) answer.prompt_logprobs = event.prompt_logprobs;
     answer.output.text += event.text;
     answer.output.num_tokens += event.num_tokens;
     answer.output.finish = event.finish;

@@ -41,6 +41,27 @@ def test_absent_parameters_are_neutral() -> None:
         assert sampling.max_tokens == 90, "what is left of the context"
 
 
+def test_a_prompt_is_scored_for_an_echo_with_logprobs_or_when_asked() -> None:
+    def scores(body: dict[str, Any], kind: Kind = "completions") -> tuple[int, int | None]:
+        plan = parse(body, kind)
+        return plan.sampling.prompt_logprobs, plan.prompt_logprobs
+
+    assert scores({"logprobs": 3}) == (-1, None)
+    assert scores({"echo": True}) == (-1, None)
+    assert scores({"echo": True, "logprobs": 0}) == (0, None)
+    assert scores({"echo": True, "logprobs": 2, "prompt_logprobs": 5}) == (5, 5)
+    assert scores({"logprobs": 4, "prompt_logprobs": 1}) == (1, 1)
+    assert scores({"prompt_logprobs": 0}, "chat") == (0, 0)
+    plan = parse({"echo": True, "logprobs": 2, "n": 3}, "completions")
+    assert [plan.sampling_of(choice).prompt_logprobs for choice in range(3)] == [2, -1, -1]
+
+
+def test_a_grammar_has_nothing_to_do_where_nothing_is_generated() -> None:
+    body = {"guided_regex": "a+", "echo": True, "logprobs": 1}
+    assert parse(body | {"max_tokens": 0}, "completions").sampling.grammar is None
+    assert parse(body | {"max_tokens": 1}, "completions").sampling.grammar is not None
+
+
 @pytest.mark.parametrize("value", [0, -1, 1000, 1001, 9_999_999, 10.0**12])
 def test_top_k_off(value: Any) -> None:
     assert parse({"top_k": value}).sampling.top_k == 0
@@ -137,6 +158,10 @@ BAD: list[tuple[Kind, dict[str, Any], str]] = [
     ("completions", {"logprobs": 25}, "logprobs"),
     ("completions", {"logprobs": True}, "logprobs"),
     ("completions", {"echo": 1}, "echo"),
+    ("completions", {"echo": True, "logprobs": 21}, "logprobs"),
+    ("completions", {"prompt_logprobs": 21}, "prompt_logprobs"),
+    ("chat", {"prompt_logprobs": -1}, "prompt_logprobs"),
+    ("chat", {"prompt_logprobs": True}, "prompt_logprobs"),
     ("chat", {"min_tokens": -1}, "min_tokens"),
     ("chat", {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     ("chat", {"ignore_eos": "yes"}, "ignore_eos"),
@@ -169,7 +194,6 @@ CANNOT: list[tuple[dict[str, Any], str]] = [
     ({"prediction": {"type": "content"}}, "prediction"),
     ({"suffix": "x"}, "suffix"),
     ({"best_of": 2}, "best_of"),
-    ({"echo": True, "logprobs": 1}, "logprobs"),
 ]
 
 

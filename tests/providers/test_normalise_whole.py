@@ -55,6 +55,21 @@ def test_the_stop_string_that_matched_is_kept(told: dict[str, Any], kept: str | 
     assert [c.stop_sequence for chunk in as_chunks(whole(body)) for c in chunk.choices] == [kept]
 
 
+def test_vllms_prompt_logprobs_are_kept_wherever_it_says_them() -> None:
+    scores = [None, {"5": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}]
+    said = [None, {"5": {"logprob": float("-inf"), "rank": 1, "decoded_token": "a"}}]
+    (chat,) = whole(message("hi", "stop") | {"prompt_logprobs": scores}).choices
+    assert chat.prompt_logprobs == scores
+    (completion,) = whole(
+        {"choices": [{"index": 0, "text": "a", "finish_reason": "stop", "prompt_logprobs": said}]},
+        kind="completions",
+    ).choices
+    assert completion.prompt_logprobs == [None, {"5": {"logprob": None, "rank": 1, "decoded_token": "a"}}]
+    assert whole(message("hi", "stop") | {"prompt_logprobs": None}).choices[0].prompt_logprobs is None
+    (chunk,) = as_chunks(Complete((chat,)))
+    assert chunk.choices[0].prompt_logprobs == scores
+
+
 def test_text_without_a_finish_reason_counts_as_stop() -> None:
     assert whole(message("hi", None)).choices[0].finish_reason == "stop"
 

@@ -66,6 +66,17 @@ def test_logprobs_reasoning_and_details_are_collected() -> None:
     assert got.choices[0].logprobs == {"content": [{"token": "a"}, {"token": "b"}]}
 
 
+def test_scores_of_a_prompt_are_kept_and_those_of_an_echo_stand_first() -> None:
+    echo = {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [0]}
+    more = {"tokens": ["b"], "token_logprobs": [-1.0], "top_logprobs": [{"b": -1.0}], "text_offset": [1]}
+    got = whole(
+        d({"text": "a"}, logprobs=echo, prompt_logprobs=[None]), d({"text": "b"}, logprobs=more)
+    ).choices[0]
+    assert got.prompt_logprobs == [None]
+    assert got.logprobs == {name: values + more[name] for name, values in echo.items()}
+    assert as_chunk(Complete((got,))).choices[0].prompt_logprobs == [None]
+
+
 def test_plain_completions_have_text_and_no_role() -> None:
     assert whole(d({"text": "a"}), d({"text": "b"})).choices[0].message == {"text": "ab"}
 

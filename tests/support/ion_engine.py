@@ -25,6 +25,7 @@ class Answer:
     finish: int = 0
     error: str = ""
     stop: str = ""  # the stop string that ended it
+    prompt_logprobs: list[tuple[int, float, int, list[tuple[int, float]]]] = field(default_factory=list)
     num_cached: int = field(default=0, compare=False)  # prompt tokens from the prefix cache
 
     def packed(self) -> bytes:
@@ -54,8 +55,9 @@ def collect(engine: _ion.Engine, sequences: Sequence[int]) -> list[Answer]:
         assert select.select([engine.event_fd], [], [], deadline - time.monotonic())[0], (
             f"no events for {left}"
         )
-        for sequence, text, flags, logprobs, num_cached, detail, _ in engine.drain():
+        for sequence, text, flags, logprobs, num_cached, detail, _, prompt_logprobs in engine.drain():
             answer = answers.get(sequence, Answer())
+            answer.prompt_logprobs += prompt_logprobs
             answer.text += text
             answer.tokens += [(token, logprob) for token, logprob, _ in logprobs]
             answer.top += [top for _, _, top in logprobs]

@@ -183,6 +183,15 @@ double log_total(const float* logits, int64_t vocab, void* scratch, float larges
   return static_cast<double>(largest) + std::log(total_of(work, vocab, 0.0f));
 }
 
+// In the order of the top entries.
+int32_t rank_of(const float* logits, int64_t vocab, int32_t id) {
+  if (id < 0 || id >= vocab) return 0;
+  const float own = logits[id];
+  int32_t num_before = 0;
+  for (int64_t i = 0; i < vocab; ++i) num_before += logits[i] > own || (logits[i] == own && i < id) ? 1 : 0;
+  return num_before + 1;
+}
+
 void report(SampleResult& result, const float* logits, int64_t vocab, std::span<SampledLogprob> top,
             void* scratch) {
   const float largest = largest_of(logits, vocab);
@@ -223,6 +232,7 @@ SampleResult logprobs(const float* logits, int64_t vocab, int32_t id, std::span<
   result.finite = all_finite(logits, vocab);
   if (!result.finite) return result;
   result.id = id;
+  result.rank = rank_of(logits, vocab, id);
   report(result, logits, vocab, top, scratch);
   return result;
 }

@@ -122,6 +122,63 @@ TEST(a_sequence_that_ends_with_its_first_token_leaves_its_prompt_in_the_cache) {
   CHECK_EQ(desk.scheduler.blocks().num_cached(), 2);
 }
 
+TEST(prompt_tokens_come_with_the_first_event_once) {
+  Desk desk;
+  const auto sequence = desk.add(5);
+  sequence->sampling.num_prompt_logprobs = 0;
+  sequence->num_scored = 2;  // reported before a preemption
+  const auto report = [](ion::SeqSlot slot) {
+    ion::PromptLogprobs scores{slot, true, {}};
+    for (int32_t i = 0; i < 4; ++i) scores.tokens.push_back({5, -1.0f - static_cast<float>(i), 1, {}});
+    return scores;
+  };
+  const ion::ScheduledStep step = desk.scheduler.schedule();
+  ion::StepResult result{.epoch = step.epoch, .sampled = {{step.rows[0].slot, 9, true, 0, {}}}};
+  result.prompt_logprobs.push_back(report(step.rows[0].slot));
+  const auto events = desk.commit(step, result);
+  CHECK_EQ(events.size(), size_t{1});  // although token 9 has no text
+  CHECK_EQ(events[0].prompt_logprobs.size(), size_t{2});
+  CHECK_EQ(events[0].prompt_logprobs[0].logprob, -3.0f);
+  CHECK_EQ(sequence->num_scored, 4);
+  CHECK(desk.turn({1})[0].prompt_logprobs.empty());
+}
+
+TEST(reports_that_do_not_fit_the_rows_fail_the_step) {
+  const auto wrong = [](std::vector<ion::PromptLogprobs> reports) {
+    Desk desk;
+    desk.add(3)->sampling.num_prompt_logprobs = 0;
+    const ion::ScheduledStep step = desk.scheduler.schedule();
+    ion::StepResult result{.epoch = step.epoch, .sampled = {{step.rows[0].slot, 1, true, 0, {}}}};
+    for (ion::PromptLogprobs& report : reports) report.slot += step.rows[0].slot;
+    result.prompt_logprobs = std::move(reports);
+    return desk.commit(step, result).at(0).error;
+  };
+  const ion::PromptToken token{5, -1.0f, 1, {}};
+  CHECK_EQ(wrong({{0, true, {token, token}}}), "");
+  CHECK(wrong({}).find("left out") != std::string::npos);
+  CHECK(wrong({{0, true, {token}}}).find("other prompt tokens") != std::string::npos);
+  CHECK(wrong({{1, true, {token, token}}}).find("other prompt tokens") != std::string::npos);
+  CHECK(wrong({{0, true, {token, token}}, {0, true, {}}}).find("unasked") != std::string::npos);
+  CHECK(wrong({{0, false, {}}}).find("NaN") != std::string::npos);
+}
+
+TEST(a_prompt_that_is_scored_only_ends_without_a_token_and_is_cached) {
+  Desk desk;
+  const auto sequence = desk.add(9, 0);
+  sequence->sampling.num_prompt_logprobs = 0;
+  const ion::ScheduledStep step = desk.scheduler.schedule();
+  CHECK(desk.scheduler.schedule().is_empty());
+  ion::StepResult result{.epoch = step.epoch, .sampled = {{step.rows[0].slot, 1, true, 0, {}}}};
+  result.prompt_logprobs.push_back({step.rows[0].slot, true, std::vector<ion::PromptToken>(8)});
+  const auto events = desk.commit(step, result);
+  CHECK_EQ(events.at(0).packed_flags(), int64_t{ion::kLength});
+  CHECK_EQ(events[0].text + events[0].error, "");
+  CHECK_EQ(events[0].prompt_logprobs.size(), size_t{8});
+  CHECK_EQ(desk.committer.counters().tokens_generated, int64_t{0});
+  CHECK_EQ(desk.scheduler.blocks().num_cached(), 2);
+  CHECK_EQ(desk.scheduler.blocks().num_used(), 0);
+}
+
 int main(int argc, char** argv) {
   return check::main(argc, argv);
 }

@@ -151,6 +151,13 @@ TEST(a_bad_field_is_refused_by_name) {
       {"frequency_penalty", [](ion::SubmitParams& p) { p.sampling.frequency_penalty = std::nanf(""); }},
       {"logprobs", [](ion::SubmitParams& p) { p.sampling.num_logprobs = -2; }},
       {"logprobs", [](ion::SubmitParams& p) { p.sampling.num_logprobs = 65; }},
+      {"prompt_logprobs", [](ion::SubmitParams& p) { p.sampling.num_prompt_logprobs = -2; }},
+      {"prompt_logprobs", [](ion::SubmitParams& p) { p.sampling.num_prompt_logprobs = 65; }},
+      {"max_tokens: -1",
+       [](ion::SubmitParams& p) {
+         p.sampling.num_prompt_logprobs = 0;
+         p.max_tokens = -1;
+       }},
       {"stop_ids[0]", [](ion::SubmitParams& p) { p.sampling.stop_ids = {99}; }},
       {"stop[1]: is empty", [](ion::SubmitParams& p) { p.stop = {"a", ""}; }},
       {"stop[0]: is not valid UTF-8", [](ion::SubmitParams& p) { p.stop = {"\xA9x"}; }},
@@ -465,6 +472,30 @@ TEST(log_probabilities_are_one_for_each_token_of_the_text) {
     const int32_t num_text_tokens = want.num_tokens - (want.finish == ion::kStop ? 1 : 0);
     CHECK_EQ(static_cast<int32_t>(answer.logprobs.size()), num_text_tokens);
     for (const auto& entry : answer.logprobs) CHECK_EQ(entry.top.size(), size_t{3});
+  }
+}
+
+TEST(a_prompt_is_scored_the_same_in_any_chunks_with_a_cold_and_a_warm_cache) {
+  for (const int32_t budget : {1, 3, 16, 512}) {
+    for (const int32_t depth : {0, 1, 3}) {
+      Setup setup;
+      setup.options.token_budget = budget;
+      setup.options.pipeline_depth = depth;
+      Rig rig(setup);
+      for (const size_t length : {1, 2, 16, 17, 100}) {
+        for (const int32_t max_tokens : {0, 1, 5, 5}) {
+          auto params = request(length, 7, max_tokens);
+          params.sampling.num_prompt_logprobs = 2;
+          const auto& answer = rig.answer(rig.engine().submit(params));
+          CHECK_EQ(answer.output, rig.expected(params));
+          CHECK_EQ(answer.prompt_logprobs.size(), length - 1);
+          CHECK(rig::is_same(answer.prompt_logprobs, rig.expected_scores(params)));
+          CHECK_EQ(answer.num_cached_tokens, 0);
+        }
+      }
+      // What it computed serves those that are not scored.
+      CHECK(rig.answer(rig.engine().submit(request(100, 7))).num_cached_tokens >= 96);
+    }
   }
 }
 

@@ -18,6 +18,7 @@ struct Plan {
 struct Sent {
   uint64_t id;
   oracle::Output want;
+  std::vector<ion::PromptToken> want_scores;
   bool is_aborted = false;
 };
 
@@ -66,6 +67,11 @@ ion::SubmitParams random_request(std::mt19937_64& random, int context_length) {
     params.has_grammar = true;
     params.sampling.min_tokens = 0;  // a grammar says itself when an answer is complete
   }
+  if (between(random, 0, 3) == 0) {
+    params.sampling.num_prompt_logprobs = between(random, 0, 3);
+    if (!params.has_grammar && between(random, 0, 2) == 0)
+      params.max_tokens = params.sampling.min_tokens = 0;  // scored only
+  }
   return params;
 }
 
@@ -78,7 +84,8 @@ std::vector<Sent> send_all(std::mt19937_64& random, const Plan& plan, rig::Rig& 
   for (int i = 0; i < plan.num_sequences; ++i) {
     const auto params = random_request(random, rig.engine().context_length());
     const oracle::Output want = rig.expected(params);
-    sent.push_back({rig.engine().submit(params), want});
+    const auto want_scores = rig.expected_scores(params);
+    sent.push_back({rig.engine().submit(params), want, want_scores});
     if (between(random, 0, 3) == 0) rig.read(between(random, 0, 3));
     if (plan.aborts && between(random, 0, 3) == 0) {
       Sent& unlucky = sent[random() % sent.size()];
@@ -99,6 +106,10 @@ void check_answers(const std::vector<Sent>& sent, bool may_fail, rig::Rig& rig) 
     } else {
       CHECK_EQ(answer.output, one.want);
     }
+    // Whole or, of a sequence that ended before its first word, not at all.
+    const bool has_ended_well = answer.output.finish == ion::kStop || answer.output.finish == ion::kLength;
+    if (has_ended_well || !answer.prompt_logprobs.empty())
+      CHECK(rig::is_same(answer.prompt_logprobs, one.want_scores));
   }
   CHECK(rig.gets_all_blocks_back());
   const ion::Stats stats = rig.engine().stats();

@@ -1,5 +1,7 @@
 // Scheduler: what is in a step, in which order, and when slots and blocks are
 // given out again.
+#include <map>
+
 #include "check.h"
 #include "core/scheduler.h"
 
@@ -260,6 +262,60 @@ TEST(of_twins_the_first_computes_the_common_prefix_and_the_others_reuse_it) {
   CHECK_EQ(rows(desk.turn()), (Rows{"1:0+50"}));
   CHECK_EQ(rows(desk.turn()), (Rows{"1:50+40s"}));
   CHECK_EQ(rows(desk.turn()), (Rows{"1:90+1s", "2:88+2s", "3:0+47"}));
+}
+
+TEST(a_scored_prompt_is_reused_no_further_than_its_report_goes) {
+  Desk desk(kCaps);
+  const auto first = desk.add(12);
+  desk.turn();
+  desk.scheduler.remove(first);
+  const auto again = [&](int32_t num_scored) {
+    const std::vector<int32_t> prompt(first->ids.begin(), first->ids.begin() + 12);
+    auto sequence = std::make_shared<ion::Sequence>(desk.next_id++, prompt, std::vector<std::string>{});
+    sequence->max_new = 0;
+    sequence->sampling.num_prompt_logprobs = 0;
+    sequence->num_scored = num_scored;
+    desk.scheduler.add(sequence, 0);
+    const ScheduledStep step = desk.turn();
+    desk.scheduler.remove(sequence);
+    return step.rows.at(0);
+  };
+  for (const auto& [num_scored, start] : std::map<int32_t, int32_t>{{0, 0}, {3, 0}, {4, 4}, {7, 4}, {8, 8}}) {
+    CHECK_EQ(again(num_scored).start, start);
+    CHECK_EQ(again(num_scored).flags, uint8_t{kRowSample | ion::kRowPromptLogprobs});
+  }
+  CHECK_EQ(again(11).start, 8);  // nothing is left to report: as any prompt
+  CHECK_EQ(again(11).flags, uint8_t{kRowSample});
+}
+
+TEST(a_scored_prompt_does_not_wait_for_a_twin_whose_blocks_it_could_not_use) {
+  Caps caps = kCaps;
+  caps.block_size = 16;
+  Desk desk(caps, {.token_budget = 100});
+  const auto first = desk.add(150);
+  const auto twin = std::make_shared<ion::Sequence>(9, first->ids, std::vector<std::string>{});
+  twin->max_new = 1;
+  desk.scheduler.add(twin, 0);
+  desk.turn();
+  CHECK_EQ(rows(desk.schedule()), (Rows{"1:100+50s"}));
+  Desk other(caps, {.token_budget = 100});
+  other.scheduler.add(std::make_shared<ion::Sequence>(1, first->ids, std::vector<std::string>{}), 0);
+  const auto scored = std::make_shared<ion::Sequence>(9, first->ids, std::vector<std::string>{});
+  scored->sampling.num_prompt_logprobs = 0;
+  other.scheduler.add(scored, 0);
+  other.turn();
+  CHECK_EQ(rows(other.schedule()), (Rows{"1:100+50s", "9:0+50"}));
+}
+
+TEST(rows_that_tell_of_no_prompt_token_are_not_asked_to) {
+  Desk desk(kCaps, {.token_budget = 5});
+  const auto sequence = desk.add(11);
+  sequence->sampling.num_prompt_logprobs = 2;
+  std::vector<uint8_t> flags;
+  for (int i = 0; i < 4; ++i) flags.push_back(desk.turn().rows.at(0).flags);
+  // The chunk of the last position alone, then a decode row.
+  const uint8_t scored = ion::kRowPromptLogprobs;
+  CHECK_EQ(flags, (std::vector<uint8_t>{scored, scored, kRowSample, kRowSample}));
 }
 
 int main(int argc, char** argv) {

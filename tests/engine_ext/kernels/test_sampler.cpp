@@ -117,6 +117,7 @@ TEST(logprobs_are_those_of_the_raw_logits_whatever_the_sampler_does) {
   }
   const SampleResult again = logprobs(logits.data(), 3000, order[2500], top, row.scratch());
   CHECK_EQ(again.id, order[2500]);
+  CHECK_EQ(again.rank, 2501);
   CHECK(std::fabs(double{again.logprob} - (logits[order[2500]] - std::log(total))) < 1e-4);
 }
 
