@@ -10,9 +10,11 @@ namespace ion::cuda {
 namespace {
 
 constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that few shapes of products occur
-constexpr int64_t kExactRows = 256;  // up to so many rows each number of rows has its own plan
-constexpr int32_t kBlocksPerSm = 3;  // of attention's decode kernel
-constexpr int32_t kTurns = 2;        // pieces for each of them, at least, before they grow longer
+constexpr int64_t kExactRows = 256;    // up to so many rows each number of rows has its own plan
+constexpr int32_t kBlocksPerSm = 3;    // of attention's decode kernel
+constexpr int64_t kWideRows = 16;      // up to so many, decode attention takes more warps a block ...
+constexpr int32_t kWideHidden = 2048;  // ... in models of this width (measured: docs/performance.md)
+constexpr int32_t kTurns = 2;          // pieces for each of them, at least, before they grow longer
 
 int64_t rounded_rows(int64_t rows) {
   return rows <= kExactRows ? rows : (rows + kRowUnit - 1) / kRowUnit * kRowUnit;
@@ -259,8 +261,11 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   if (batch.num_decode_pieces > 0) {
     const int64_t units = attention_decode_units(config.num_heads, config.num_kv_heads);
     const int64_t grid = std::min<int64_t>(batch.num_decode_pieces * units, kBlocksPerSm * num_sms_);
+    // Few rows of a large layer: the products leave attention time to be short rather than resident beside
+    // them.
+    const bool is_wide = is_decode && batch.num_rows <= kWideRows && config.hidden_size >= kWideHidden;
     attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr, static_cast<int32_t>(grid),
-                     stream);
+                     is_wide, stream);
   }
   if (batch.num_prefill_pieces > 0) {
     attention_prefill(args, cache, batch.plan, static_cast<int32_t>(batch.num_prefill_pieces), stream);

@@ -55,7 +55,8 @@ void set_num_blocks(Caps& caps, const RunnerOptions& options, const std::functio
   }
   if (num_blocks > INT32_MAX) {
     throw MemoryShort("too little memory for the KV cache: " + std::to_string(num_blocks) + " blocks of " +
-                      std::to_string(caps.block_bytes) + " bytes needed, more than any device has");
+                      std::to_string(caps.block_bytes) + " bytes needed, " + std::to_string(INT32_MAX) +
+                      " blocks available at most");
   }
   caps.num_blocks = static_cast<int32_t>(num_blocks);
   caps.num_host_blocks = host_blocks(options, caps.block_bytes);

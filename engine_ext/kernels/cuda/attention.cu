@@ -1,6 +1,8 @@
 // Attention over the paged cache. Decode: pieces of 256 tokens on a fixed grid, a warp for every fourth block
 // of a piece, the four merged in shared memory, the pieces of a row in global memory by the last one to
 // arrive. Prefill: a warp for sixteen packed rows, alone over all blocks that they see.
+#include <type_traits>
+
 #include "attention_tile.cuh"
 #include "check.h"
 #include "decode_tile.cuh"
@@ -11,7 +13,8 @@
 namespace ion::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 4;      // of a block of prefill, and of decode where there is much to do
+constexpr int kWideWarps = 8;  // of decode where there is little
 constexpr int kThreads = kWarps * kWarp;
 constexpr float kLog2E = 1.4426950408889634f;
 static_assert(kPrefillRows == kWarps * kTileRows);
@@ -49,8 +52,8 @@ __device__ int first_seen(int position, int window) {
   return window > 0 ? max(0, position - window + 1) : 0;
 }
 
-// What a block's four warps found for one piece, added up in the order of the warps.
-template <int D>
+// What a block's warps found for one piece, added up in the order of the warps.
+template <int D, int kWarps>
 struct Merged {
   float acc[kTileHeads][D];
   float m[kTileHeads], l[kTileHeads];
@@ -58,8 +61,8 @@ struct Merged {
   int is_last;
 };
 
-template <int D>
-__device__ void merge_warps(Merged<D>& to, const DecodeTile<D>& tile) {
+template <int D, int kWarps>
+__device__ void merge_warps(Merged<D, kWarps>& to, const DecodeTile<D>& tile) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float sum[2] = {column_sum(tile.l[0]), column_sum(tile.l[1])};
   if (lane < 4) {
@@ -96,7 +99,7 @@ __device__ void merge_warps(Merged<D>& to, const DecodeTile<D>& tile) {
 
 // The parts of a row, in order, over the sums' common maximum. A part: m and l of each head, then acc
 // [heads][D].
-template <int D>
+template <int D, int kThreads>
 __device__ void merge_parts(bf16* dst, const float* parts, int64_t stride, int num_parts, int num_heads) {
   for (int i = threadIdx.x; i < num_heads * D; i += kThreads) {
     const int head = i / D;
@@ -144,9 +147,9 @@ struct Task {
   __device__ bool is_old(int index) const { return index <= last_block && index != sight.high / kKvBlock; }
 };
 
-// Every fourth block from task.block on, this warp's: keys of the next block are on their way while this
+// Every block of this warp's, from task.block on: keys of the next block are on their way while this
 // one's are weighed, values while its scores are made. The first block is loaded already.
-template <int D>
+template <int D, int kWarps>
 __device__ void fold_blocks(DecodeTile<D>& tile, const Task<D>& task, float scale) {
   int block = task.block;
   while (block <= task.last_block) {
@@ -171,7 +174,7 @@ __device__ void fold_blocks(DecodeTile<D>& tile, const Task<D>& task, float scal
 }
 
 // The unit's queries rotated into shared memory; with the new token in the piece, its K and V into the cache.
-template <int D>
+template <int D, int kWarps>
 __device__ void rotate_row(bf16 (&queries)[kTileHeads][D], const RopeKvArgs& rope, const KvCache& cache,
                            const Task<D>& task) {
   const int warp = threadIdx.x / kWarp, kv_heads = cache.num_kv_heads;
@@ -188,9 +191,10 @@ __device__ void rotate_row(bf16 (&queries)[kTileHeads][D], const RopeKvArgs& rop
 }
 
 // What a piece found, to dst where it is the row's only one, else to the others' merging.
-template <int D>
-__device__ void finish_piece(Merged<D>& merged, const AttentionArgs& args, const Task<D>& task, int units,
-                             int work) {
+template <int D, int kWarps>
+__device__ void finish_piece(Merged<D, kWarps>& merged, const AttentionArgs& args, const Task<D>& task,
+                             int units, int work) {
+  constexpr int kThreads = kWarps * kWarp;
   const Unit& unit = task.unit;
   bf16* dst = args.dst + (static_cast<int64_t>(task.span.first_row) * args.num_heads + unit.first_head) * D;
   if (task.num_parts == 1) {
@@ -219,15 +223,15 @@ __device__ void finish_piece(Merged<D>& merged, const AttentionArgs& args, const
   __syncthreads();
   if (!merged.is_last) return;
   const int64_t stride = unit_floats * units;
-  merge_parts<D>(dst, part - (task.piece.part - task.first_part) * stride, stride, task.num_parts,
-                 unit.num_heads);
+  merge_parts<D, kThreads>(dst, part - (task.piece.part - task.first_part) * stride, stride, task.num_parts,
+                           unit.num_heads);
 }
 
-template <int D, bool kRopes>
-__global__ void __launch_bounds__(kThreads, 3)
+template <int D, bool kRopes, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp, kWarps == kWideWarps ? 1 : 3)
     decode_kernel(const AttentionArgs args, const KvCache cache, const AttentionPlan plan,
                   const RopeKvArgs rope) {
-  __shared__ Merged<D> merged;
+  __shared__ Merged<D, kWarps> merged;
   __shared__ __align__(16) bf16 queries[kRopes ? kTileHeads : 1][D];
   let_successor_start();
   const int group = args.num_heads / cache.num_kv_heads, warp_lane = threadIdx.x % kWarp;
@@ -245,14 +249,14 @@ __global__ void __launch_bounds__(kThreads, 3)
     const bf16* q =
         args.qkv + static_cast<int64_t>(task.span.first_row) * args.qkv_stride + task.unit.first_head * D;
     if constexpr (kRopes) {
-      rotate_row<D>(queries, rope, cache, task);
+      rotate_row<D, kWarps>(queries, rope, cache, task);
       q = queries[0];
     }
     if (keys != nullptr && !is_early) tile.load_keys(keys), tile.load_values(keys + task.blocks.v_offset);
     tile.load(warp_lane / 4 < task.unit.num_heads ? q + warp_lane / 4 * D : nullptr);
-    fold_blocks<D>(tile, task, args.scale * kLog2E);
-    merge_warps<D>(merged, tile);
-    finish_piece<D>(merged, args, task, units, work);
+    fold_blocks<D, kWarps>(tile, task, args.scale * kLog2E);
+    merge_warps<D, kWarps>(merged, tile);
+    finish_piece<D, kWarps>(merged, args, task, units, work);
     __syncthreads();
   }
   if (!has_waited) wait_for_predecessor();  // every kernel of the chain does
@@ -338,20 +342,26 @@ int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t 
 }
 
 void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                      const RopeKvArgs* rope, int32_t grid, cudaStream_t stream) {
-  const auto launch = [&](auto* with, auto* without) {
-    launch_in_chain("attention of decode rows", rope != nullptr ? with : without, dim3(grid), dim3(kThreads),
-                    0, stream, args, cache, plan, rope != nullptr ? *rope : RopeKvArgs{});
+                      const RopeKvArgs* rope, int32_t grid, bool is_wide, cudaStream_t stream) {
+  const auto start = [&](auto* kernel, int warps) {
+    launch_in_chain("attention of decode rows", kernel, dim3(grid), dim3(warps * kWarp), 0, stream, args,
+                    cache, plan, rope != nullptr ? *rope : RopeKvArgs{});
+  };
+  const auto launch = [&](auto dim) {
+    constexpr int D = decltype(dim)::value;
+    if (rope == nullptr) return start(decode_kernel<D, false, kWarps>, kWarps);
+    if (is_wide) return start(decode_kernel<D, true, kWideWarps>, kWideWarps);
+    return start(decode_kernel<D, true, kWarps>, kWarps);
   };
   switch (args.head_dim) {
     case 32:
-      return launch(decode_kernel<32, true>, decode_kernel<32, false>);
+      return launch(std::integral_constant<int, 32>{});
     case 64:
-      return launch(decode_kernel<64, true>, decode_kernel<64, false>);
+      return launch(std::integral_constant<int, 64>{});
     case 96:
-      return launch(decode_kernel<96, true>, decode_kernel<96, false>);
+      return launch(std::integral_constant<int, 96>{});
     case 128:
-      return launch(decode_kernel<128, true>, decode_kernel<128, false>);
+      return launch(std::integral_constant<int, 128>{});
     default:
       throw std::runtime_error("attention: no kernel for this head_dim");
   }

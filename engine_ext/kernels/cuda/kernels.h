@@ -108,9 +108,9 @@ int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t 
 
 // Causal attention of decode spans: a fixed grid takes the pieces in turn; the last piece of a row to arrive
 // merges the row's parts in order (split-KV, Dao et al. 2023, "Flash-Decoding"). With `rope` it does
-// rope_kv's work for its rows first, qkv being the product's.
+// rope_kv's work for its rows first, qkv being the product's. `is_wide`: more warps a block, for few rows.
 void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                      const RopeKvArgs* rope, int32_t grid, cudaStream_t stream);
+                      const RopeKvArgs* rope, int32_t grid, bool is_wide, cudaStream_t stream);
 
 // The same of longer spans, a block each (online softmax: Dao 2023, arXiv:2307.08691).
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,

@@ -6,6 +6,7 @@
 // else's loads queue longer. While the ring is full and landed, a few pieces more are pulled into L2. Large
 // matrices are cut evenly over the blocks (stream-K: Osama et al. 2023, arXiv:2301.03598); of small ones a
 // block takes one range of one tile's columns. Partial sums are added in the order of the columns.
+#include <algorithm>
 #include <stdexcept>
 
 #include "check.h"
@@ -25,6 +26,7 @@ constexpr int kAhead = 8;               // pieces pulled into L2 beyond the ring
 constexpr int kPace = 1000;             // clocks between two of those: about the memory's own pace
 constexpr int kRingBytes = 200 * 1024;  // leaves room for the small kernels beside a block
 constexpr int kMostStages = 32;
+constexpr int kLeastPieces = 4;   // of a part of a tile: adding up many short parts takes longer
 constexpr int kLeastSharing = 3;  // parts of a tile from which its blocks share the adding up
 
 struct Args {
@@ -368,9 +370,8 @@ void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const __nv_
   args.output = output;
   args.tiles = static_cast<int32_t>(n / kStreamRows);
   args.pieces = static_cast<int32_t>(k / kStreamCols);
-  args.splits = args.tiles > num_sms                 ? 0
-                : num_sms / args.tiles < args.pieces ? num_sms / args.tiles
-                                                     : args.pieces;
+  args.splits =
+      args.tiles > num_sms ? 0 : std::max(1, std::min(num_sms / args.tiles, args.pieces / kLeastPieces));
   args.m = static_cast<int32_t>(m);
   args.partial = scratch.partial;
   args.counts = scratch.counts;

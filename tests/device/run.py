@@ -1,0 +1,147 @@
+"""Everything that needs a GPU, in one go: builds libion_cuda, checks it, times it, writes one JSON report.
+
+python tests/device/run.py [--library PATH] [--out FILE] [--shapes qwen2.5-7b,...] [--no-bench] [--sanitize]
+
+Needs torch (the reference), nvcc unless --library is given, and cuBLASLt, which torch brings. Without a GPU
+it exits with 77 and the reason. CI compares the committed report's hash of the kernel sources with its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = ROOT / "engine_ext"
+NO_GPU = 77
+
+
+def kernel_sources() -> list[Path]:
+    """All that ends up in libion_cuda.so."""
+    folders = (ENGINE / "cuda", ENGINE / "kernels" / "cuda")
+    return sorted(path for folder in folders for path in folder.iterdir() if path.is_file())
+
+
+def sources_hash() -> str:
+    """Of names and contents."""
+    digest = hashlib.sha256()
+    for path in kernel_sources():
+        digest.update(f"{path.relative_to(ENGINE)}\n".encode() + path.read_bytes() + b"\n")
+    return digest.hexdigest()
+
+
+def build(folder: Path) -> Path:
+    """Compile with the project's own CMake file."""
+    began = time.monotonic()
+    for command in (
+        [
+            "cmake",
+            "-S",
+            ROOT / "tests/engine_ext/cuda",
+            "-B",
+            folder,
+            "-G",
+            "Ninja",
+            "-DION_CUDA_CHECK=OFF",
+            "-DIONROUTER_CUDA=on",
+        ],
+        ["cmake", "--build", folder, "--parallel"],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    print(f"built in {time.monotonic() - began:.0f} s", flush=True)
+    return folder / "libion_cuda.so"
+
+
+def cublas_folder() -> str:
+    """Where torch's package of cuBLASLt lies; empty: the loader's own places."""
+    import nvidia  # type: ignore[import-not-found]
+
+    found = glob.glob(f"{next(iter(nvidia.__path__))}/**/libcublasLt.so*", recursive=True)
+    return os.path.dirname(found[0]) if found else ""
+
+
+def run_check(script: str, *arguments: str) -> dict[str, Any]:
+    """A check's lines and whether it held."""
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    print("\n".join(lines), flush=True)
+    if done.returncode:
+        print(done.stderr[-2000:], flush=True)
+    return {"held": done.returncode == 0, "lines": lines}
+
+
+def sampler_library(folder: Path) -> str:
+    """The sampler with its shims."""
+    out = folder / "sampler.so"
+    sources = [ROOT / "tests/device/shims_sampler.cu", ENGINE / "kernels/cuda/sampler.cu"]
+    flags = ["-std=c++20", "-O3", f"-I{ENGINE}", "-gencode", "arch=compute_90a,code=sm_90a"]
+    flags += ["-gencode", "arch=compute_80,code=sm_80", "-Xcompiler", "-fPIC", "-shared"]
+    subprocess.run(["nvcc", *flags, "-o", out, *sources], check=True)
+    return str(out)
+
+
+def checks(library: str, folder: Path, *, sanitize: bool) -> dict[str, Any]:
+    found = {
+        "sampler": run_check("check_sampler.py", sampler_library(folder)),
+        "logits": run_check("check_logits.py", library),
+        "runner": run_check("check_runner.py", library),
+    }
+    if sanitize:
+        for tool in ("memcheck", "synccheck"):
+            command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable]
+            command += [str(Path(__file__).with_name("check_sanitized.py")), library]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            lines = [line for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "====" in line][
+                -3:
+            ]
+            print(f"{tool}: {done.returncode}", *lines, sep="\n", flush=True)
+            found[tool] = {"held": done.returncode == 0, "lines": lines}
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--library")
+    parser.add_argument("--out", type=Path, default=Path("report.json"))
+    parser.add_argument("--shapes", default="qwen2.5-7b,llama-3.1-8b,qwen3-0.6b")
+    parser.add_argument("--no-bench", action="store_true")
+    parser.add_argument("--sanitize", action="store_true")
+    args = parser.parse_args()
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no GPU: {error}")
+        return NO_GPU
+    os.environ["LD_LIBRARY_PATH"] = f"{cublas_folder()}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    report: dict[str, Any] = {"card": listed, "sources": sources_hash(), "date": time.strftime("%Y-%m-%d")}
+    with tempfile.TemporaryDirectory() as folder:
+        library = args.library or str(build(Path(folder)))
+        report["checks"] = checks(library, Path(folder), sanitize=args.sanitize)
+        report["bench"] = {}
+        for shape in [] if args.no_bench else args.shapes.split(","):
+            report["bench"][shape] = run_check("bench_workloads.py", library, shape)["lines"]
+    held = all(check["held"] for check in report["checks"].values())
+    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    print("all held" if held else "SOMETHING FAILED")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
