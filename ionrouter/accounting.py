@@ -33,6 +33,10 @@ class Accounts:
     wall: Callable[[], float] = time.time
     watch: KeyWatch | None = None  # where other servers change keys too
 
+    @property
+    def hears(self) -> bool:
+        return self.ledger.keeps_words
+
     def start(self) -> None:
         """Begin to write, and to look for changed keys; needs a running loop."""
         self.ledger.start()

@@ -7,7 +7,7 @@ AttemptRecord, no flight in the health, no claimed trial, and a closed upstream.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 from msgspec.structs import replace
@@ -63,12 +63,12 @@ class Attempt:
         self._flight: Flight | None = None  # None: it has not begun
         self._errand, self._permit, self._parts, self._trace = errand, permit, parts, trace
         self._health = parts.book.of(errand.endpoint)
+        span = errand.request.client.span  # before the clock: a span that began later would end too late
+        self._span = None if span is None else span.attempt(errand)
         self._started_at, self._started_wall = parts.clock(), parts.wall()
         self._tally, self._assembly = Tally(), Assembly()
         self._held: list[Chunk] = []
         self._num_held_bytes, self._is_settled = 0, False
-        span = errand.request.client.span
-        self._span = None if span is None else span.attempt(errand)
 
     def events(self) -> AsyncIterator[Event]:
         """The same as `batches`, one after the other."""
@@ -162,7 +162,8 @@ class Attempt:
             complete = self._assembly.complete()
             if not has_answer(complete):
                 raise self._broken("answered without any content", "empty")
-            self._refuse_filtered(as_chunk(complete))
+            if self._errand.may_switch_model:
+                self._refuse_filtered(as_chunk(complete))
             out = [self._commit(flight), complete]
         elif not self.is_committed:
             raise self._broken("ended its stream without any content", "empty")
@@ -291,12 +292,23 @@ class Attempt:
 
     def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work upstream."""
-        client, upstream = self._errand.client, self._errand.upstream
-        if self._span is not None and self._span.traceparent is not None:
-            upstream = replace(upstream, traceparent=self._span.traceparent)
+        client, upstream = self._errand.client, self._upstream()
         together: Callable[[UpstreamRequest], AsyncIterator[ProviderBatch]] | None
         together = getattr(client, "batches", None)  # see BatchingClient; asking its type costs 30 us
         return together(upstream) if together else client.stream(upstream)
+
+    def whole(self) -> Awaitable[ProviderBatch] | None:
+        """Start it for all that comes at once; None: it comes in pieces, or from a client that iterates."""
+        if self._errand.upstream.stream:
+            return None
+        at_once: Callable[[UpstreamRequest], Awaitable[ProviderBatch]] | None
+        at_once = getattr(self._errand.client, "whole", None)  # see WholeClient
+        return at_once(self._upstream()) if at_once else None
+
+    def _upstream(self) -> UpstreamRequest:
+        if self._span is None or self._span.traceparent is None:
+            return self._errand.upstream
+        return replace(self._errand.upstream, traceparent=self._span.traceparent)
 
     def may_reconnect(self, error: BaseException) -> bool:
         """Ask whether the same endpoint deserves another connection; claims it from the retry budget."""

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ionrouter import __version__, log
@@ -174,7 +175,7 @@ def run_serve(args: argparse.Namespace) -> int:
     log.configure(
         log_format=settings.log_format,
         level=settings.log_level,
-        redact=lambda text: redactor(text, LOG_TEXT_BYTES),
+        redact=partial(redactor, max_bytes=LOG_TEXT_BYTES),
         buffered=True,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

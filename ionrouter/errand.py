@@ -49,6 +49,8 @@ class Trace:
 
     def cost(self) -> Cost:
         """Add up all attempts."""
+        if len(self.attempts) == 1:
+            return self.attempts[0].cost
         return Cost(sum(a.cost.prompt for a in self.attempts), sum(a.cost.completion for a in self.attempts))
 
 

@@ -6,7 +6,7 @@ the first MAX_ENDPOINTS get series of their own; the rest share one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -18,6 +18,8 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from ionrouter.engine_metrics import EngineCollector, EngineLoads
 from ionrouter.routing_metrics import RoutingCollector, RoutingGauges
@@ -38,7 +40,7 @@ SPANS = "Spans of traces: exported, failed (the collector did not take them), dr
 MAX_ENDPOINTS = 1000
 OTHER = "(other)"
 
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+Family = TypeVar("Family", Counter, Gauge, Histogram)
 
 
 class Metrics:
@@ -48,6 +50,8 @@ class Metrics:
         # They would double the series, and nobody reads them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._sums = _Sums()
+        self.registry.register(self._sums)  # before all others, and so asked first
         self._endpoints: set[str] = set()
         self._requests = self._counter(
             "ionrouter_requests",
@@ -112,7 +116,7 @@ class Metrics:
         """Count one finished request and its attempts."""
         endpoint, stream = self._label(record.served_endpoint or ""), str(record.stream).lower()
         model = OTHER if endpoint == OTHER else record.served_model or ""
-        _with(self._requests, record.kind, model, endpoint, stream, str(record.status)).inc()
+        self._sums.add(_with(self._requests, record.kind, model, endpoint, stream, str(record.status)), 1)
         _with(self._total, endpoint, stream).observe(record.duration_s)
         for attempt in record.attempts:
             self.record(attempt)
@@ -134,10 +138,10 @@ class Metrics:
         endpoint = self._label(attempt.endpoint_id)
         failure = attempt.failure.value if attempt.failure else ""
         stage = "after_commit" if attempt.after_commit else "before_commit"
-        _with(self._attempts, endpoint, failure, stage if failure else "", attempt.role).inc()
+        self._sums.add(_with(self._attempts, endpoint, failure, stage if failure else "", attempt.role), 1)
         if attempt.role in ("shadow", "probe"):
             return
-        _with(self._cost, endpoint).inc(max(attempt.cost.total, 0.0))
+        self._sums.add(_with(self._cost, endpoint), max(attempt.cost.total, 0.0))
         if attempt.ttft_s is not None:
             _with(self._first_token, endpoint).observe(attempt.ttft_s)
         if attempt.queue_s is not None:
@@ -156,7 +160,7 @@ class Metrics:
             ("cached", attempt.usage.cached_tokens),
             ("reasoning", attempt.usage.reasoning_tokens),
         ):
-            _with(self._tokens, endpoint, direction).inc(count)
+            self._sums.add(_with(self._tokens, endpoint, direction), count)
 
     def _label(self, endpoint_id: str) -> str:
         if endpoint_id not in self._endpoints:
@@ -170,7 +174,27 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+class _Sums(Collector):
+    """What was counted since the metrics were last read: a counter's own adding is a lock and three calls."""
+
+    def __init__(self) -> None:
+        self._since: dict[Counter, float] = {}
+
+    def add(self, counter: Counter, amount: float) -> None:
+        self._since[counter] = self._since.get(counter, 0.0) + amount
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # it has nothing of its own to show
+
+    def collect(self) -> Iterable[Metric]:
+        """Hand on what was counted."""
+        since, self._since = self._since, {}
+        for counter, amount in since.items():
+            counter.inc(amount)
+        return ()
+
+
 @lru_cache(maxsize=4096)
-def _with(metric: Metric, *labels: str) -> Metric:
+def _with(metric: Family, *labels: str) -> Family:
     """The series of these labels; finding it anew costs 2 us, and a request needs ten."""
     return metric.labels(*labels)

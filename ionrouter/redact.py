@@ -50,6 +50,7 @@ class Redactor:
     """Removes registered keys and anything that looks like a credential; cuts to 2 KB of valid UTF-8."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._registered: set[str] = set()  # as they came
         self._secrets: set[str] = set()
         self._known: re.Pattern[str] | None = None
         self._longest = 0
@@ -58,6 +59,9 @@ class Redactor:
 
     def register(self, *secrets: str) -> None:
         """Remember key values; their URL-encoded and JSON-escaped forms count too."""
+        if self._registered.issuperset(secrets):
+            return  # every request says its upstream's key again
+        self._registered.update(secrets)
         new = {form for secret in secrets for form in _forms(secret.strip())} - self._secrets
         if not new:
             return

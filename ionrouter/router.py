@@ -37,7 +37,7 @@ from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
 from ionrouter.schema.compression import compressed, wants_compression
 from ionrouter.schema.events import Batch, Committed, Event, Finished, Observer, RequestRecord, TextRun, flat
 from ionrouter.schema.load import EngineLoad
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import InferenceRequest, Kind
 from ionrouter.shadow import Shadows
 
 log = structlog.get_logger(__name__)
@@ -62,6 +62,7 @@ class Router:
     ) -> None:
         self.book, self.affinity, self.makers = HealthBook(), Affinity(), Makers()
         self._table, self._clients = table, clients
+        self._resolved: dict[tuple[str, Kind], tuple[ModelRoute, ...]] = {}  # of the table's own names
         self._engine_load, self._observers = engine_load, tuple(observers)
         self._books = books
         self._parts = Parts(self.book, clock, wall, rng if rng is not None else random.Random())
@@ -77,7 +78,7 @@ class Router:
     @table.setter
     def table(self, table: RoutingTable) -> None:
         """Swap the table; endpoints of the same identity keep their health, vanished ones lose it."""
-        self._table = table
+        self._table, self._resolved = table, {}
         endpoints = [endpoint for model in table.models.values() for endpoint in model.endpoints]
         self.book.keep([*endpoints, *(pattern.endpoint for pattern in table.patterns)])
         self._parts.hedges.keep(frozenset(table.models))
@@ -95,6 +96,9 @@ class Router:
 
         Raises AvailabilityError 400 (`model_not_found`) for a name that nothing fits.
         """
+        known = None if request.models else self._resolved.get((request.model, request.kind))
+        if known is not None:
+            return known
         table = self._table
         primary = routes_of(table, request.model, request)
         named = [*primary, *(r for name in request.models for r in routes_of(table, name, request))]
@@ -103,7 +107,10 @@ class Router:
         tiers: dict[str, ModelRoute] = {}
         for route in (*named, *fallbacks):
             tiers.setdefault(route.id, route)  # each model once, at its first place
-        return tuple(tiers.values())
+        routes = tuple(tiers.values())
+        if not request.models and request.model in table.models:
+            self._resolved[request.model, request.kind] = routes
+        return routes
 
     def select(self, request: InferenceRequest) -> Plan:
         """Decide where it should go now; an empty plan says why nobody may serve it."""
@@ -158,11 +165,14 @@ class Router:
                 self._books.begin(request, started_at)
             if plan.routes[0].shadow is not None and self.makers.find(request) is None:
                 self.shadows.follow(request, plan, settings)
+            hears = self._books is not None and self._books.hears
             batches = dispatch(plan, request, self._clients, settings, self._parts, trace)
             async with aclosing(batches) as source:  # type: ignore[type-var]
                 async for batch in source:
                     for event in batch:
-                        self._hear(request, event, plan, trace)
+                        # A run of text tells nothing but to books that keep words.
+                        if trace.endpoint is None or hears or event.__class__ is not TextRun:
+                            self._hear(request, event, plan, trace)
                     if isinstance(batch[-1], Finished):
                         if request.stream and len(batch) > 1:
                             yield batch[:-1]  # only the last event waits
@@ -185,7 +195,7 @@ class Router:
 
     def _hear(self, request: InferenceRequest, event: Event | TextRun, plan: Plan, trace: Trace) -> None:
         """Let the session, and thoughts that only it can read, come back to the endpoint that answered."""
-        if self._books is not None and not isinstance(event, Finished):
+        if self._books is not None and self._books.hears and not isinstance(event, Finished):
             self._books.hear(request.id, event)
         if isinstance(event, Committed):
             served = (c.endpoint for c in plan.candidates if c.endpoint.id == event.endpoint_id)
@@ -223,6 +233,11 @@ class Router:
 
 class Books(Protocol):
     """Who may spend how much, and what became of every request. Nothing here may fail but `admit`."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether it wants to know what is answered."""
+        ...
 
     async def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
         """Reserve what the request may cost and return what of the plan it may use; raises RequestError."""

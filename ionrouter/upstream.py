@@ -6,7 +6,7 @@ Knows nothing of requests, prices or health: what may be waited for, and whether
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol, Self, cast
 
 import structlog
@@ -26,6 +26,10 @@ class Work(Protocol):
 
     def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work; what comes together may come as one list."""
+        ...
+
+    def whole(self) -> Awaitable[ProviderBatch] | None:
+        """Start work whose events all come at once; None: `open` it."""
         ...
 
     def limit(self) -> tuple[float, str]:
@@ -94,25 +98,30 @@ class Upstream:
 
     async def _connect(self) -> None:
         await self._close()
-        self._batches = self._work.open()
-        self._first, self._has_first = await self._timed(self._batches), True
+        if (whole := self._work.whole()) is not None:
+            self._first = await self._timed(whole)
+        else:
+            self._batches = self._work.open()
+            self._first = await self._timed(anext(self._batches))
+        self._has_first = True
 
     async def next(self) -> ProviderBatch | None:
         """Wait for the next events; UpstreamError `timeout` when they do not come."""
         if self._has_first:
             self._has_first = False
             return self._first
-        assert self._batches is not None  # opened
-        return await self._timed(self._batches)
+        if self._batches is None:
+            return None  # all of it came first
+        return await self._timed(anext(self._batches))
 
-    async def _timed(self, batches: AsyncIterator[ProviderEvent | ProviderBatch]) -> ProviderBatch | None:
+    async def _timed(self, coming: Awaitable[ProviderEvent | ProviderBatch]) -> ProviderBatch | None:
         limit_s, awaited = self._work.limit()
         self._task = task = asyncio.current_task(self._alarm.loop)
         assert task is not None
         cancelled_before, self._has_rung = task.cancelling(), False
         self._alarm.set(max(limit_s, 0.0))
         try:
-            item = await anext(batches)
+            item = await coming
         except StopAsyncIteration:
             return None
         except BaseException as error:

@@ -46,6 +46,16 @@ def test_tiers_are_the_model_then_the_callers_then_the_tables_each_once() -> Non
     assert tiers(bench, model="n", models=("m", "n", "p")) == ["n", "m", "p"]
 
 
+def test_a_name_is_resolved_anew_in_a_new_table() -> None:
+    bench = Bench.of(replace(M, fallbacks=("n",)), N, P)
+    assert tiers(bench) == tiers(bench) == ["m", "n"]
+    bench.router.table = table(replace(M, fallbacks=("p",)), N, P)
+    assert tiers(bench) == ["m", "p"]
+    bench.router.table = table(N)
+    with pytest.raises(AvailabilityError):
+        tiers(bench)
+
+
 def test_an_alias_resolves_to_its_model() -> None:
     bench = Bench.of(M)
     bench.router.table = replace(bench.router.table, aliases={"gpt": "m"})

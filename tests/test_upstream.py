@@ -43,6 +43,9 @@ class Work:
         self.events.append(self._play(self.steps[len(self.events)]))
         return self.events[-1]
 
+    def whole(self) -> Any:
+        return None
+
     def limit(self) -> tuple[float, str]:
         return self.limit_s, "the answer"
 
@@ -112,3 +115,18 @@ async def test_being_cancelled_stays_being_cancelled_whatever_the_upstream_raise
 async def test_a_timeout_stays_one_whatever_the_upstream_raises() -> None:
     with pytest.raises(UpstreamError, match="in time"):
         await read(Work([60], limit_s=0.05, on_close=OSError("cannot close")))
+
+
+async def test_what_comes_at_once_needs_no_iterator_and_has_the_same_deadline() -> None:
+    class AtOnce(Work):
+        async def _answer(self) -> list[ProviderEvent]:
+            await asyncio.sleep(self.steps[0])
+            return [PIECE]
+
+        def whole(self) -> Any:
+            return self._answer()
+
+    work = AtOnce([0])
+    assert await read(work) == [PIECE] and work.events == []
+    with pytest.raises(UpstreamError, match="the answer did not come in time"):
+        await read(AtOnce([60], limit_s=0.01))

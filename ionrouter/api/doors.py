@@ -18,7 +18,7 @@ from ionrouter.api.envelopes import refusal
 from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
 from ionrouter.api.readiness import Phase
-from ionrouter.api.state import EDGE, GENERATION_ID, KEY, ROUTED
+from ionrouter.api.state import EDGE, GENERATION_ID, KEY, ROUTED, Edge
 from ionrouter.errors import ConfigError, IonrouterError, RequestError
 from ionrouter.schema.common import new_generation_id
 from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody, plain_error, retry_after_seconds
@@ -116,9 +116,9 @@ def _allows_origin(origin: str, cors_origins: Collection[str]) -> bool:
 class Doors:
     """The middlewares, outermost first: `envelope`, then `admit`."""
 
-    def __init__(self, access: Mapping[Handler, Access], max_wrong_keys: int) -> None:
-        self._access = access
-        self._wrong_keys = WrongKeys(max_wrong_keys)
+    def __init__(self, edge: Edge, access: Mapping[Handler, Access]) -> None:
+        self._edge, self._access = edge, access
+        self._wrong_keys = WrongKeys(edge.settings.max_wrong_keys)
 
     @web.middleware
     async def envelope(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -133,15 +133,14 @@ class Doors:
         except Exception:
             _log.exception("request_crashed", path=request.path, request=request[GENERATION_ID])
             response = refusal(request, INTERNAL_ERROR)
-        if request.app[EDGE].readiness.phase is Phase.DRAINING and not response.prepared:
+        if self._edge.readiness.phase is Phase.DRAINING and not response.prepared:
             response.force_close()  # the next request of this connection belongs to another server
         return response
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the caller, then call the handler."""
-        edge = request.app[EDGE]
-        settings = edge.settings
+        edge, settings = self._edge, self._edge.settings
         if not edge.asks_for_keys:
             check_host(request.headers.get(hdrs.HOST), settings)
             check_origin(request, settings.cors_origins)
@@ -155,7 +154,7 @@ class Doors:
         return await handler(request)
 
     def _authenticate(self, request: web.Request, access: Access) -> ApiKey | None:
-        edge = request.app[EDGE]
+        edge = self._edge
         try:
             return authenticate(request, access, edge.keys, asks_for_keys=edge.asks_for_keys)
         except RequestError as error:

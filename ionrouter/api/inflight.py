@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from ionrouter.api.run import Run
 
@@ -20,16 +19,19 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._running)
 
-    @contextmanager
-    def track(self, run: Run) -> Iterator[None]:
+    def track(self, run: Run) -> _Tracked:
+        """Count an answer while the `with` lasts."""
+        return _Tracked(self, run)
+
+    def add(self, run: Run) -> None:
+        if not self._running:
+            self._empty.clear()
         self._running.add(run)
-        self._empty.clear()
-        try:
-            yield
-        finally:
-            self._running.discard(run)
-            if not self._running:
-                self._empty.set()
+
+    def discard(self, run: Run) -> None:
+        self._running.discard(run)
+        if not self._running:
+            self._empty.set()
 
     async def wait_until_empty(self, timeout_s: float) -> bool:
         """Wait for all to finish; tell whether they did in time."""
@@ -45,3 +47,18 @@ class InFlight:
         for run in list(self._running):
             run.abort(error)
         return len(self._running)
+
+
+class _Tracked:
+    __slots__ = ("_all", "_run")
+
+    def __init__(self, all_runs: InFlight, run: Run) -> None:
+        self._all, self._run = all_runs, run
+
+    def __enter__(self) -> None:
+        self._all.add(self._run)
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._all.discard(self._run)

@@ -70,7 +70,7 @@ def make_application(edge: Edge) -> web.Application:
     """Join the routes, the doors and the parts behind them."""
     table = [(m, prefix + path, h, a) for prefix in PREFIXES for m, path, h, a in API + OPERATIONS]
     table += list(OPERATIONS)
-    doors = Doors({handler: access for _, _, handler, access in table}, edge.settings.max_wrong_keys)
+    doors = Doors(edge, {handler: access for _, _, handler, access in table})
     models = {handler for method, _, handler, a in API if method == "POST" and a is Access.INFERENCE}
     app = web.Application(
         middlewares=[

@@ -132,7 +132,7 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     request[ROUTED] = True
     try:
         run = Run(edge.router.batches(ask.wanted))
-        with edge.in_flight.track(run), edge.metrics.in_flight.track_inprogress():
+        with edge.in_flight.track(run):
             if ask.wanted.stream:
                 return await _Stream(request, edge, ask, surface).serve(run)
             async with run as batches:

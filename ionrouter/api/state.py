@@ -64,6 +64,9 @@ class Edge:
     in_flight: InFlight = field(default_factory=InFlight)
     stats_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of answers made of statistics: one works
 
+    def __post_init__(self) -> None:
+        self.metrics.in_flight.set_function(self.in_flight.__len__)
+
 
 EDGE = web.AppKey("edge", Edge)
 GENERATION_ID = web.RequestKey("generation_id", str)

@@ -40,7 +40,7 @@ class Affinity:
 
     def find(self, request: InferenceRequest, now: float) -> str | None:
         """Find the identity of the endpoint that served this session last, unless that is too long ago."""
-        key = _key(request)
+        key = _key(request) if self._entries else None
         identity, expires_at = self._entries.get(key, ("", now)) if key else ("", now)
         return identity if now < expires_at else None
 
@@ -51,6 +51,8 @@ class Affinity:
 
         A conversation that nobody named begins once an answer's `usage` showed that the prompt cache works.
         """
+        if not (self._entries or request.session_id or _has_cached(usage)):
+            return  # nobody stays anywhere: a conversation's name is not worth its hash
         key = _key(request)
         if key is None or not (request.session_id or key in self._entries or _has_cached(usage)):
             return

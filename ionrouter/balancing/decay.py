@@ -13,7 +13,7 @@ HALF_LIFE_S = 600.0  # a sample counts half after ten minutes: outages are over 
 
 def _kept(elapsed_s: float, half_life_s: float) -> float:
     """Weight left of a sample of that age, in (0, 1]. A clock that steps back forgets nothing."""
-    return float(0.5 ** (max(elapsed_s, 0.0) / half_life_s))
+    return float(0.5 ** (elapsed_s / half_life_s)) if elapsed_s > 0.0 else 1.0
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class DecayedMean:
 
     def add(self, value: float, now: float, weight: float = 1.0) -> None:
         """Take in one sample."""
-        kept = _kept(now - self._at, self.half_life_s)
+        kept = 0.5 ** ((now - self._at) / self.half_life_s) if now > self._at else 1.0
         self._sum = self._sum * kept + value * weight
         self._weight = self._weight * kept + weight
         self._at = now
@@ -38,7 +38,9 @@ class DecayedMean:
 
     def mean(self, now: float, prior: float, pseudo: float) -> float:
         """Blend the samples with `pseudo` imagined ones of value `prior`."""
-        kept = _kept(now - self._at, self.half_life_s)
+        if not self._weight:
+            return prior  # most shares of failures: nothing failed yet
+        kept = 0.5 ** ((now - self._at) / self.half_life_s) if now > self._at else 1.0
         return (self._sum * kept + prior * pseudo) / (self._weight * kept + pseudo)
 
 

@@ -40,6 +40,8 @@ def drawn(
     rng: random.Random,
 ) -> tuple[list[Candidate], str]:
     """Draw the first pick from those that share the best rank; everybody else keeps the order."""
+    if len(ranked) == 1:
+        return _alone(ranked[0], strategy, request, rng)
     pool = [r.view for r in ranked if r.rank == ranked[0].rank]
     is_named = place(request.preferences.order, pool[0].candidate.endpoint) < len(request.preferences.order)
     if strategy.weights is None or is_named:
@@ -62,6 +64,21 @@ def drawn(
     rest = [c for c in shared if c is not winner]
     why = "exploring: oldest sample" if is_exploring else f"drawn from {sum(w > 0 for w in weights)}"
     return [replace(winner, is_exploring=is_exploring), *rest], why
+
+
+def _alone(
+    only: Ranked, strategy: Strategy, request: InferenceRequest, rng: random.Random
+) -> tuple[list[Candidate], str]:
+    """What `drawn` says of one, without weighing it against nobody."""
+    candidate, order = only.view.candidate, request.preferences.order
+    if order and place(order, candidate.endpoint) < len(order):
+        why = "provider.order"
+    elif strategy.weights is None:
+        why = "strict order"
+    else:
+        why = "drawn from 1"
+        rng.random(), rng.random()  # as where there is a choice: a seeded run does not depend on who is left
+    return [replace(candidate, share=1.0)], why
 
 
 def _hopeful(pool: list[View]) -> list[View]:

@@ -54,7 +54,11 @@ _READ_FOR_ION = frozenset({"service_tier", "prompt_cache_key", "reasoning", "rea
 
 
 class Fitted(Struct, frozen=True):
-    """A body for one endpoint, sharing no list or dict with the client's, and the names left out."""
+    """A body for one endpoint, and the names left out.
+
+    It shares no list or dict with the client's, unless its door writes it out as it is: there a copy of
+    every message would be for nobody.
+    """
 
     body: Mapping[str, Any]
     dropped: tuple[str, ...]
@@ -95,7 +99,8 @@ _SYNONYMS: Mapping[str, frozenset[str]] = {
 
 def contract_needs(request: InferenceRequest) -> frozenset[str]:
     """Name the parameters of a request that an endpoint must support, as their values are."""
-    return frozenset(name for name, wants in _CONTRACT.items() if wants(request.body.get(name)))
+    body = request.body  # has fewer names than the table, and what is absent is not wanted
+    return frozenset([name for name in body if name in _CONTRACT and _CONTRACT[name](body[name])])
 
 
 def declares(endpoint: Endpoint, name: str) -> bool:
@@ -110,7 +115,9 @@ def may_support(endpoint: Endpoint, name: str) -> bool:
 
 def lost_parameters(request: InferenceRequest, endpoint: Endpoint) -> tuple[str, ...]:
     """Name the parameters that this endpoint would not get, in order."""
-    return tuple(sorted(name for name in request.parameters if not may_support(endpoint, name)))
+    if not endpoint.supported_parameters:
+        return ()
+    return tuple(sorted(name for name in request.parameters if not declares(endpoint, name)))
 
 
 def undeclared_parameters(request: InferenceRequest, endpoint: Endpoint) -> tuple[str, ...]:
@@ -124,13 +131,14 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
     """Build the body for one endpoint from the client's, which stays as it is."""
     body: dict[str, Any] = {}
     dropped: list[str] = []
+    copied = _shared if endpoint.provider.type == "openai" else _copied
     for name, value in request.body.items():
         if name in GATEWAY_FIELDS or name in _FORBIDDEN or name.startswith("litellm_"):
             continue
         if name in _LENGTH:
             body.update(_length(request.body, endpoint))
         elif _takes(request, endpoint, name):
-            body[name] = _copied(value)
+            body[name] = copied(value)
         else:
             dropped.append(name)
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
@@ -150,8 +158,9 @@ def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:
 
 def _length(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
     """Send one of the two names for the same limit: the client's if declared, else the one that is."""
-    name = next(name for name in _LENGTH if body.get(name) is not None or name == _LENGTH[-1])
-    value = body.get(name)
+    name, value = _LENGTH[0], body.get(_LENGTH[0])
+    if value is None:
+        name, value = _LENGTH[1], body.get(_LENGTH[1])
     if value is None:
         return {}
     if name not in endpoint.supported_parameters:
@@ -159,6 +168,10 @@ def _length(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
         # The older name is the one that servers which declare nothing know.
         name = declared[0] if declared else "max_tokens"
     return {name: value}
+
+
+def _shared(value: Any) -> Any:
+    return value
 
 
 def _copied(value: Any) -> Any:

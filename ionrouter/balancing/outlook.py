@@ -82,9 +82,9 @@ def _times(
         [other.token_s for other in others],
         1 / PRIOR_THROUGHPUT,
     )
-    ttft_s = speed.ttft_s.estimate(now, ttft_prior)
-    token_s = speed.token_s.estimate(now, token_prior)
     if stream:
+        ttft_s = speed.ttft_s.estimate(now, ttft_prior)
+        token_s = speed.token_s.estimate(now, token_prior)
         return ttft_s, 1 / max(token_s, 1e-9), ttft_s + size.num_out * token_s
     is_stated = expected.ttft_s is not None or expected.throughput is not None
     tokens = FIXED_TOKENS + size.num_out

@@ -17,7 +17,7 @@ from ionrouter.balancing.health import Health
 from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.routing.tags import matches
 from ionrouter.schema.load import EngineLoad
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import InferenceRequest, ProviderPreferences
 
 # OpenRouter: a plain `fp4` also means its microscaling relatives.
 _QUANTIZATION_FAMILIES = {
@@ -80,8 +80,10 @@ def asked_tier(request: InferenceRequest) -> str | None:
 def _service_tier(s: Subject) -> str | None:
     own, asked = s.endpoint.service_tier, asked_tier(s.request)
     if own is None:
+        if asked != "flex":
+            return None
         peers = s.route.endpoints if s.route else ()
-        if asked == "flex" and any(peer.service_tier == "flex" and not peer.disabled for peer in peers):
+        if any(peer.service_tier == "flex" and not peer.disabled for peer in peers):
             return "service_tier is flex, and the model has endpoints for it"
         return None
     by_variant = {_TIERS_OF_VARIANTS.get(variant) for variant in (s.route.variants if s.route else ())}
@@ -150,11 +152,15 @@ def _required(s: Subject) -> str | None:
 
 
 def _modalities(s: Subject) -> str | None:
+    if s.request.input_modalities <= s.endpoint.input_modalities:
+        return None
     missing = sorted(s.request.input_modalities - s.endpoint.input_modalities)
-    return f"does not take {', '.join(missing)} input" if missing else None
+    return f"does not take {', '.join(missing)} input"
 
 
 def _capability(s: Subject) -> str | None:
+    if not s.needs:
+        return None
     missing = sorted(name for name in s.needs if not may_support(s.endpoint, name))
     return f"does not support {', '.join(missing)}" if missing else None
 
@@ -181,7 +187,8 @@ def _breaker(s: Subject) -> str | None:
 
 
 # Filter names are OpenRouter's `excluded_by` words where it has one.
-FILTERS: tuple[tuple[str, Callable[[Subject], str | None]], ...] = (
+Filter = tuple[str, Callable[[Subject], str | None]]
+FILTERS: tuple[Filter, ...] = (
     ("disabled", _disabled),
     ("allowed_providers", _allowed),
     ("service_tier", _service_tier),
@@ -198,11 +205,21 @@ FILTERS: tuple[tuple[str, Callable[[Subject], str | None]], ...] = (
     ("retry_after", _retry_after),
     ("breaker_open", _breaker),
 )
+_PREFERRED = frozenset(
+    {
+        "allowed_providers", "quantization", "max_price", "data_policy:training", "data_policy:zdr",
+        "distillable", "require_parameters",
+    }
+)  # fmt: skip
+# Those that may object to a request which says nothing under `provider`.
+_WITHOUT_PREFERENCES = tuple(entry for entry in FILTERS if entry[0] not in _PREFERRED)
+_NONE_PREFERRED = ProviderPreferences()
 
 
 def screen(subject: Subject, route: ModelRoute) -> Exclusion | None:
     """Ask the filters in order; the first objection, or None when the endpoint may be used."""
-    for name, objection in FILTERS:
+    has_preferences = subject.request.preferences != _NONE_PREFERRED
+    for name, objection in FILTERS if has_preferences else _WITHOUT_PREFERENCES:
         reason = objection(subject)
         if reason:
             until = {"retry_after": subject.health.retry_at, "breaker_open": subject.health.breaker.until}

@@ -82,23 +82,23 @@ def _selected(
         return _failed_open(routes, choices, exclusions, request, scene)
     strategies = {model: ORDERS[choice.strategy] for model, choice in choices.items()}
     arms = assigned(routes, request, rng)
-    ranked = sorted(
-        (_ranked(c, strategies[c.route.id], request, scene, needs, arms) for c in candidates),
-        key=lambda r: r.order,
-    )
+    ranked = [_ranked(c, strategies[c.route.id], request, scene, needs, arms) for c in candidates]
+    if len(ranked) > 1:
+        ranked.sort(key=lambda r: r.order)
     first = strategies[ranked[0].view.candidate.route.id]
     ordered, reason = (
         _pinned(ranked, scene)
         or _stayed(ranked, request, scene)
         or drawn(ranked, first, request, scene.settings, rng)
     )
-    if not _sets_order(request, choices[routes[0].id]):
+    if len(ordered) > 1 and not _sets_order(request, choices[routes[0].id]):
         ordered = stepping_down_last(ordered, {r.view.candidate.endpoint.id: r.rank[:-1] for r in ranked})
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
     assignments = arms.of_pick(ordered[0].route)
     is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
-    reason = "; ".join([reason, *(f"{a}{', not now' if is_away else ''}" for a in assignments)])
+    if assignments:
+        reason = "; ".join([reason, *(f"{a}{', not now' if is_away else ''}" for a in assignments)])
     strategy = choices[ordered[0].route.id].strategy
     return Plan(routes, strategy, tuple(ordered), tuple(exclusions), reason, assignments, choices)
 
@@ -152,12 +152,13 @@ def _choices(
 
 
 def _implied_sort(route: ModelRoute, request: InferenceRequest) -> Choice | None:
-    variant = next((v for v in reversed(route.variants) if v in _VARIANT_SORTS), None)
-    if variant is not None:
-        return Choice(f"sort:{_VARIANT_SORTS[variant]}", f":{variant}")
-    asked = asked_tier(request)
+    for variant in reversed(route.variants):
+        if variant in _VARIANT_SORTS:
+            return Choice(f"sort:{_VARIANT_SORTS[variant]}", f":{variant}")
+    if (asked := asked_tier(request)) is None:
+        return None
     is_served = any(endpoint.service_tier == asked and not endpoint.disabled for endpoint in route.endpoints)
-    return Choice(f"sort:{_TIER_SORTS[asked]}", "service_tier") if asked and is_served else None
+    return Choice(f"sort:{_TIER_SORTS[asked]}", "service_tier") if is_served else None
 
 
 def _weighed(
@@ -182,8 +183,10 @@ def _weighed(
 
 def _value_of_time(endpoint: Endpoint, route: ModelRoute, request: InferenceRequest, scene: Scene) -> float:
     """USD per second of waiting, and of our own machine if the endpoint has a shadow price. 0 is a value."""
-    given = (request.overrides.value_of_time, route.value_of_time, scene.settings.value_of_time)
-    return next(value for value in given if value is not None) + endpoint.shadow_price_per_hour / 3600
+    value = request.overrides.value_of_time
+    if value is None:
+        value = scene.settings.value_of_time if route.value_of_time is None else route.value_of_time
+    return value + endpoint.shadow_price_per_hour / 3600
 
 
 def _pinned(ranked: list[Ranked], scene: Scene) -> tuple[list[Candidate], str] | None:
@@ -252,7 +255,9 @@ def _is_overdone(view: View) -> bool:
 
 def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[str]) -> bool:
     """Ask whether nothing would be dropped, and what changes the answer's contract is declared."""
-    return all(declares(endpoint, name) for name in needs) and not lost_parameters(request, endpoint)
+    if needs and not all(declares(endpoint, name) for name in needs):
+        return False
+    return not lost_parameters(request, endpoint)
 
 
 def _failed_open(

@@ -30,9 +30,11 @@ class Makers:
     def find(self, request: InferenceRequest) -> str | None:
         """Find the identity of the endpoint that a request must go back to; None where it carries no seal."""
         seals = list(sealed(request.body))
+        if not seals:
+            return None
         known = (self._by_seal.get((request.key_id, _fingerprint(seal))) for seal in reversed(seals))
         maker = next((identity for identity in known if identity is not None), None)
-        return maker or (self._last.get((request.key_id, request.model)) if seals else None)
+        return maker or self._last.get((request.key_id, request.model))
 
     def hear(self, request: InferenceRequest, event: Event, identity: str) -> None:
         """Note the seals of an answer's event."""

@@ -59,3 +59,9 @@ class BatchingClient(ProviderClient, Protocol):
     """A client that can hand on at once what came at once. `batches` yields lists of what `stream` yields."""
 
     def batches(self, request: UpstreamRequest) -> AsyncIterator[ProviderBatch]: ...
+
+
+class WholeClient(ProviderClient, Protocol):
+    """A client that can answer what is not streamed with its one batch, without an iterator around it."""
+
+    async def whole(self, request: UpstreamRequest) -> ProviderBatch: ...

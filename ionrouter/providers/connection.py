@@ -126,7 +126,9 @@ class Answer:
         return data
 
     async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        connection = self._connection
+        loop = asyncio.get_running_loop() if connection is None else connection.loop
+        self._waiter = loop.create_future()
         try:
             await self._waiter
         finally:
@@ -137,6 +139,7 @@ class Connection(asyncio.Protocol):
     """Serves one request at a time. `on_free` is told when the next may come, `on_lost` when none can."""
 
     def __init__(self, on_free: Callable[[Connection], None], on_lost: Callable[[Connection], None]) -> None:
+        self.loop = asyncio.get_running_loop()  # every asking is a system call in Python 3.11
         self.num_asked = 0
         self.free_since = 0.0  # of the loop's clock
         self._on_free, self._on_lost = on_free, on_lost
@@ -172,7 +175,7 @@ class Connection(asyncio.Protocol):
         elif answer.has_failed or drain_s <= 0:
             self.abort()
         else:
-            self._drain = asyncio.get_running_loop().call_later(drain_s, self.abort)
+            self._drain = self.loop.call_later(drain_s, self.abort)
 
     def abort(self) -> None:
         """Close at once; unsent and unread bytes are dropped."""
@@ -201,7 +204,7 @@ class Connection(asyncio.Protocol):
         if self._is_spoiled or not is_sent or self._transport.is_closing():
             self.abort()
         else:
-            self.free_since = asyncio.get_running_loop().time()
+            self.free_since = self.loop.time()
             self._on_free(self)
 
     def _end(self, fault: HttpFault) -> None:

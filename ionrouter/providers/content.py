@@ -7,6 +7,7 @@ from typing import Any
 from ionrouter.schema import json
 
 _REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")
+_THOUGHTS = frozenset({*_REASONING_KEYS, "reasoning_details", "thinking_blocks"})
 _KEPT_AS_THEY_ARE = ("audio", "images", "annotations")
 
 
@@ -16,7 +17,8 @@ def read_content(source: dict[str, Any]) -> dict[str, Any]:
     text, thought, images = _split(source.get("content"))
     if text is not None:
         out["content"] = text
-    _add_reasoning(out, source, thought)
+    if thought or not _THOUGHTS.isdisjoint(source):
+        _add_reasoning(out, source, thought)
     if isinstance(source.get("refusal"), str) and source["refusal"]:
         out["refusal"] = source["refusal"]
     for key in _KEPT_AS_THEY_ARE:

@@ -39,7 +39,7 @@ class StreamNormaliser:
     def __init__(self, kind: Kind, errors: ErrorReader, num_choices: int = 1) -> None:
         self._kind = kind
         self._errors = errors
-        self._num_choices = num_choices
+        self._num_choices, self._num_finished = num_choices, 0
         self._choices: dict[int, _ChoiceState] = {}
         self._usage: Usage | None = None
         self._upstream_id: str | None = None
@@ -49,8 +49,7 @@ class StreamNormaliser:
     @property
     def is_finished(self) -> bool:
         """Whether every choice asked for has its finish reason: only usage and the end may follow."""
-        done = sum(state.is_finished for state in self._choices.values())
-        return done >= max(self._num_choices, len(self._choices))
+        return self._num_finished >= max(self._num_choices, len(self._choices))
 
     def chunk(self, payload: Any) -> Chunk | None:
         """Normalise one event's JSON; None when nothing is left of it. Raises UpstreamError."""
@@ -98,7 +97,9 @@ class StreamNormaliser:
             raise self._errors.fault("finish_error", f"the upstream finished with {native!r}")
         if state.is_finished:
             reason = native = None  # repeated on the usage chunk by some servers
-        state.is_finished = state.is_finished or reason is not None
+        if reason is not None:
+            state.is_finished = True
+            self._num_finished += 1
         out = ChoiceDelta(index, delta, reason, native, _logprobs(choice), _stop_sequence(choice))
         if not state.has_content:
             state.has_content = Chunk(choices=(ChoiceDelta(index, delta),)).commits

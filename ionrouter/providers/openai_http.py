@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 from ionrouter.errors import ConfigError
@@ -24,7 +26,7 @@ from ionrouter.providers.upstream_body import build_body
 from ionrouter.redact import Redactor
 from ionrouter.routing.table import Provider
 from ionrouter.schema import json
-from ionrouter.schema.events import ProviderBatch, ProviderEvent, flat
+from ionrouter.schema.events import Complete, ProviderBatch, ProviderEvent, flat
 from ionrouter.schema.request import WHOLE_KINDS, Kind
 
 _PATHS: dict[Kind, str] = {
@@ -64,22 +66,31 @@ class OpenAIProvider:
             async for event in events:
                 yield event  # type: ignore[misc]
 
-    async def batches(self, request: UpstreamRequest) -> AsyncGenerator[ProviderBatch, None]:
+    def batches(self, request: UpstreamRequest) -> AsyncGenerator[ProviderBatch, None]:
         """The same, with all that one read brought together in one batch."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
-        response = await self._post(request, errors)
-        async with aclosing(self._relayed(request, errors, response)) as batches:
-            async for batch in batches:
-                yield batch
+        return self._relayed(request, errors, partial(self._post, request, errors))
 
-    async def carry(
+    async def whole(self, request: UpstreamRequest) -> ProviderBatch:
+        """The same of a request that is not streamed: its one batch, without an iterator around it."""
+        errors = ErrorReader(request.endpoint.provider.name, self._redact)
+        response = await self._post(request, errors)
+        with _Reading(response, errors):
+            return [await self._complete(request, errors, response)]
+
+    def carry(
         self, request: UpstreamRequest, url: str, headers: Mapping[str, str], data: bytes
     ) -> AsyncGenerator[ProviderBatch, None]:
         """Send a request that was built elsewhere to an upstream that answers in OpenAI's shape."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
+        return self._relayed(request, errors, partial(self._carry, request, errors, url, headers, data))
+
+    async def _carry(
+        self, request: UpstreamRequest, errors: ErrorReader, url: str, headers: Mapping[str, str], data: bytes
+    ) -> Answer:
         endpoint = request.endpoint
-        with _asking(errors):
-            response = await self._outgoing.send(
+        with _Asking(errors):
+            return await self._outgoing.send(
                 "POST",
                 url,
                 headers,
@@ -87,20 +98,18 @@ class OpenAIProvider:
                 allow_http=endpoint.provider.allow_http,
                 connect_s=endpoint.timeouts.connect_s,
             )
-        async with aclosing(self._relayed(request, errors, response)) as batches:
-            async for batch in batches:
-                yield batch
 
     async def _relayed(
-        self, request: UpstreamRequest, errors: ErrorReader, response: Answer
+        self, request: UpstreamRequest, errors: ErrorReader, send: Callable[[], Awaitable[Answer]]
     ) -> AsyncGenerator[ProviderBatch, None]:
-        request.queue.seconds = response.queue_s
-        is_whole = False
-        try:
-            await self._check_status(response, errors)
+        response = await send()
+        with _Reading(response, errors):
             if not request.stream or request.kind in WHOLE_KINDS:
-                yield [complete(request.kind, await _json_body(response, errors), errors, request.body)]
-            elif response.content_type == "application/json":
+                yield [await self._complete(request, errors, response)]
+                return
+            request.queue.seconds = response.queue_s
+            await self._check_status(response, errors)
+            if response.content_type == "application/json":
                 # Asked to stream, answered whole: some servers ignore `stream` for some models.
                 yield list(as_chunks(complete(request.kind, await _json_body(response, errors), errors)))
             elif "html" in response.content_type:
@@ -108,16 +117,11 @@ class OpenAIProvider:
             else:
                 async for batch in ChunkReader(request, errors, self._trailer_s).batches(response):
                     yield batch
-            is_whole = True
-        except (HttpFault, OSError) as error:
-            raise read_transport_error(error, errors) from error
-        except RecursionError as error:
-            raise errors.fault("malformed", "the upstream's JSON is nested beyond reason") from error
-        finally:
-            if is_whole:
-                response.release(DRAIN_S)
-            else:
-                response.close()
+
+    async def _complete(self, request: UpstreamRequest, errors: ErrorReader, response: Answer) -> Complete:
+        request.queue.seconds = response.queue_s
+        await self._check_status(response, errors)
+        return complete(request.kind, await _json_body(response, errors), errors, request.body)
 
     async def close(self) -> None:
         """Close every connection, also those whose end is still awaited."""
@@ -165,7 +169,7 @@ class OpenAIProvider:
         traceparent: str | None = None,
     ) -> Answer:
         url = (provider.base_url or "").rstrip("/") + path
-        with _asking(errors):
+        with _Asking(errors):
             headers = self._headers(provider, variable, is_stream=is_stream)
             return await self._outgoing.send(
                 method,
@@ -198,15 +202,48 @@ class OpenAIProvider:
             raise errors.response(response.status, response.headers, body, self._clock())
 
 
-@contextmanager
-def _asking(errors: ErrorReader) -> Iterator[None]:
-    """Tell what goes wrong before an answer's head is there: UpstreamError for all of it."""
-    try:
-        yield
-    except ConfigError as error:
-        raise errors.refused("config", str(error)) from error
-    except (HttpFault, OSError, ValueError) as error:
-        raise read_transport_error(error, errors) from error
+class _Asking:
+    """Tells what goes wrong before an answer's head is there: UpstreamError for all of it."""
+
+    __slots__ = ("_errors",)
+
+    def __init__(self, errors: ErrorReader) -> None:
+        self._errors = errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ConfigError):
+            raise self._errors.refused("config", str(error)) from error
+        if isinstance(error, HttpFault | OSError | ValueError):
+            raise read_transport_error(error, self._errors) from error
+
+
+class _Reading:
+    """An answer being read: faults are told as UpstreamError; its connection is kept or closed after it."""
+
+    __slots__ = ("_errors", "_response")
+
+    def __init__(self, response: Answer, errors: ErrorReader) -> None:
+        self._response, self._errors = response, errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._response.release(DRAIN_S)
+            return
+        self._response.close()
+        if isinstance(error, HttpFault | OSError):
+            raise read_transport_error(error, self._errors) from error
+        if isinstance(error, RecursionError):
+            raise self._errors.fault("malformed", "the upstream's JSON is nested beyond reason") from error
 
 
 async def _json_body(response: Answer, errors: ErrorReader) -> Any:

@@ -92,10 +92,9 @@ class Pool:
     def _take(self, origin: Origin) -> Connection | None:
         """Take the connection that was used last: the others may grow old and go."""
         kept = self._free.get(origin)
-        oldest = asyncio.get_running_loop().time() - KEEPALIVE_S
         while kept:
             connection, _ = kept.popitem()
-            if connection.is_usable and connection.free_since > oldest:
+            if connection.is_usable and connection.free_since > connection.loop.time() - KEEPALIVE_S:
                 return connection
             connection.abort()
         return None

@@ -104,6 +104,8 @@ def _continue(call: _Call, name: str, arguments: str) -> dict[str, Any] | None:
 
 def whole_calls(items: Any, function_call: Any) -> list[dict[str, Any]]:
     """Normalise a whole message's calls: ids made where missing, arguments a string, no indexes."""
+    if not items and not function_call:
+        return []
     calls = ToolCalls()
     opened = [call for item in _dicts(items) for call in calls.fragments([item])]
     opened = opened or calls.legacy(function_call)

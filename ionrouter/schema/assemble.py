@@ -121,7 +121,7 @@ def _delta(message: dict[str, Any]) -> dict[str, Any]:
 
 def has_answer(complete: Complete) -> bool:
     """Ask whether a whole answer is one: data, content, a tool call, or a legal finish."""
-    return bool(complete.data) or as_chunk(complete).commits
+    return complete.commits
 
 
 def is_filtered_empty(chunk: Chunk) -> bool:

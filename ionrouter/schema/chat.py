@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, type, str]] = {
     "input_video": ("video_url", dict, "video"),
     "file": ("file", dict, "file"),
 }
+_TEXT = frozenset({"text"})
 RESPONSE_FORMATS = ("text", "json_object", "json_schema", "grammar", "python")
 
 
@@ -121,7 +122,7 @@ class ChatRequest(TextRequest):
     modalities: list[Literal["text", "image", "audio"]] | None = None
 
     def input_modalities(self) -> frozenset[str]:
-        return frozenset({"text"}) | {PARTS[part.type][2] for part in self._parts()}
+        return _TEXT.union([PARTS[part.type][2] for part in self._parts()])
 
     def _parts(self) -> Iterable[Part]:
         for message in self.messages:
@@ -130,14 +131,16 @@ class ChatRequest(TextRequest):
 
     def num_characters(self) -> int:
         """Count what becomes prompt text: texts, tool calls, tool descriptions. Media are not counted."""
-        total = sum(len(m.content) for m in self.messages if isinstance(m.content, str))
-        total += sum(len((part.model_extra or {})["text"]) for part in self._parts() if part.type == "text")
-        total += sum(
-            len(call.function.name) + len(call.function.arguments)
-            for message in self.messages
-            for call in message.tool_calls or ()
-            if call.function
-        )
+        total = 0
+        for message in self.messages:
+            content = message.content
+            if isinstance(content, str):
+                total += len(content)
+            elif content:
+                total += sum(len((part.model_extra or {})["text"]) for part in content if part.type == "text")
+            for call in message.tool_calls or ():
+                if call.function:
+                    total += len(call.function.name) + len(call.function.arguments)
         return total + sum(_text_length(tool.model_dump(exclude_none=True)) for tool in self.tools or ())
 
 

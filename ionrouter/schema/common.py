@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import string
+from collections import deque
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -69,6 +70,9 @@ class Reasoning(BaseModel):
         if self.effort is not None and self.max_tokens is not None:
             raise ValueError("give effort or max_tokens, not both")
         return self
+
+
+_NO_PREFERENCES, _NO_OVERRIDES = ProviderPreferences(), Overrides()
 
 
 class TextRequest(BaseModel):
@@ -165,7 +169,7 @@ class TextRequest(BaseModel):
             parameters=frozenset(upstream.keys() & MODEL_PARAMETERS),
             input_modalities=modalities,
             preferences=self._preferences(),
-            overrides=self.ionrouter.overrides() if self.ionrouter else Overrides(),
+            overrides=self.ionrouter.overrides() if self.ionrouter else _NO_OVERRIDES,
             prompt_tokens=-(-characters // CHARACTERS_PER_TOKEN),
             context_tokens=None if longest is None else -(-longest // CHARACTERS_PER_TOKEN),
             max_tokens=limit,
@@ -188,6 +192,8 @@ class TextRequest(BaseModel):
         return list(dict.fromkeys(wanted))  # a name given twice is tried once
 
     def _preferences(self) -> ProviderPreferences:
+        if self.provider is None and self.route is None:
+            return _NO_PREFERENCES
         return (self.provider or ProviderObject()).preferences(self.route)
 
     @property
@@ -214,9 +220,16 @@ _ALPHABET = string.ascii_letters + string.digits
 _LETTER = tuple((_ALPHABET * 5)[byte] for byte in range(256))  # 118 bits in 20: a few letters come oftener
 
 
+_NUM_DRAWN = 64  # at a time: a look into the system's chance costs more than all else of an id
+_DRAWN: deque[str] = deque()
+
+
 def new_generation_id(now: float) -> str:
     """Make `gen-<unix seconds>-<20 alphanumerics>`; `now` is wall clock seconds."""
-    return f"gen-{int(now)}-{''.join(map(_LETTER.__getitem__, os.urandom(20)))}"
+    if not _DRAWN:
+        drawn = "".join(map(_LETTER.__getitem__, os.urandom(_NUM_DRAWN * 20)))
+        _DRAWN.extend(drawn[at : at + 20] for at in range(0, len(drawn), 20))
+    return f"gen-{int(now)}-{_DRAWN.pop()}"
 
 
 GENERATION_ID = re.compile(r"gen-\d+-[A-Za-z0-9]{20}")

@@ -8,7 +8,7 @@ then `Finished`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
@@ -48,18 +48,19 @@ class Chunk(Struct, frozen=True):
     @property
     def commits(self) -> bool:
         """Whether a client could use it: content, reasoning, refusal, audio, a tool call, a legal finish."""
-        return any(_commits(choice) for choice in self.choices)
+        return any(_commits(choice.finish_reason, choice.delta) for choice in self.choices)
 
 
 _CONTENT_KEYS = ("content", "text", "reasoning", "reasoning_details", "refusal", "audio", "images")
 
 
-def _commits(choice: ChoiceDelta) -> bool:
-    if choice.finish_reason is not None and choice.finish_reason != "error":
+def _commits(finish_reason: FinishReason | None, said: Mapping[str, Any]) -> bool:
+    if finish_reason is not None and finish_reason != "error":
         return True
-    if any(choice.delta.get(key) for key in _CONTENT_KEYS):
-        return True
-    for call in choice.delta.get("tool_calls") or ():
+    for key in _CONTENT_KEYS:
+        if said.get(key):
+            return True
+    for call in said.get("tool_calls") or ():
         function = call.get("function") or {}
         if function.get("name") or function.get("arguments"):
             return True
@@ -88,6 +89,11 @@ class Complete(Struct, frozen=True):
     data: tuple[dict[str, Any], ...] = ()
     search_units: int | None = None  # what rerankers bill by, where they say so
     upstream_model: str | None = None
+
+    @property
+    def commits(self) -> bool:
+        """Whether it is an answer: data, content, a tool call, or a legal finish."""
+        return bool(self.data) or any(_commits(c.finish_reason, c.message) for c in self.choices)
 
 
 class AttemptRecord(Struct, frozen=True):

@@ -39,10 +39,10 @@ class Tally:
             self.usage = event.usage  # the last one stands: some repeat it
         chunk = as_chunk(event) if isinstance(event, Complete) else event
         self._note(chunk)
-        if not (chunk.commits or (isinstance(event, Complete) and event.data)):
-            return
-        self.num_characters += sum(_length(c.delta) for c in chunk.choices)
-        self._mark(now)
+        if event.commits:
+            for choice in chunk.choices:
+                self.num_characters += _length(choice.delta)
+            self._mark(now)
 
     def _mark(self, now: float) -> None:
         if self.last_at is not None:

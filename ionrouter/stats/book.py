@@ -16,7 +16,7 @@ from ionrouter.errors import DOWN, FailureClass
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.stats.classes import CLASSES, RequestClass, class_of
 from ionrouter.stats.keys import KeyBook
-from ionrouter.stats.resolution import GRAINS, width_for
+from ionrouter.stats.resolution import GRAINS, MINUTE, width_for
 from ionrouter.stats.sketch import Sketch
 from ionrouter.stats.window import OK, Bucket, Window
 
@@ -67,32 +67,52 @@ class EndpointSummary:
 
 @dataclass(slots=True)
 class Series:
-    """One endpoint in one mode, at three resolutions."""
+    """One endpoint in one mode, at three resolutions.
 
-    windows: tuple[Window, ...] = field(
-        default_factory=lambda: tuple(Window.of(grain) for grain in GRAINS.values())
-    )
+    What ends within one minute is counted once and goes to the three together, before anybody looks.
+    """
 
     model_id: str = ""
     provider_name: str = ""
+    _windows: tuple[Window, ...] = field(
+        default_factory=lambda: tuple(Window.of(grain) for grain in GRAINS.values())
+    )
+    _minute: int = 0  # of what is in `_latest`
+    _latest: Bucket = field(default_factory=Bucket)
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """Minutes, hours and days."""
+        self._settle()
+        return self._windows
 
     def record(self, attempt: AttemptRecord) -> None:
         """Take in one attempt, under the minute, hour and day in which it ended."""
         outcome = OK if attempt.failure is None else attempt.failure.value
-        samples, ended_at = _samples(attempt), attempt.started_at + attempt.duration_s
         self.model_id, self.provider_name = attempt.model_id, attempt.provider_name
-        for window in self.windows:
-            bucket = window.at(ended_at)
-            if bucket is not None:
-                bucket.add(outcome, samples)
-                bucket.spend(attempt.usage, attempt.cost)
+        bucket = self._at(attempt.started_at + attempt.duration_s)
+        bucket.add(outcome, _samples(attempt))
+        bucket.spend(attempt.usage, attempt.cost)
 
     def measure(self, ended_at: float, samples: Mapping[str, float]) -> None:
         """Add measurements that belong to an attempt already counted."""
-        for window in self.windows:
-            bucket = window.at(ended_at)
+        self._at(ended_at).measure(samples)
+
+    def _at(self, moment: float) -> Bucket:
+        minute = int(moment // MINUTE.width_s)
+        if minute != self._minute:
+            self._settle()
+            self._minute = minute
+        return self._latest
+
+    def _settle(self) -> None:
+        if not self._latest:
+            return
+        for window in self._windows:
+            bucket = window.at(float(self._minute * MINUTE.width_s))
             if bucket is not None:
-                bucket.measure(samples)
+                bucket.merge(self._latest)
+        self._latest = Bucket()
 
     def since(self, seconds: float, now: float) -> Bucket:
         """Merge the last `seconds` at the resolution for such a stretch."""

@@ -36,8 +36,16 @@ class Bucket:
 
     def measure(self, samples: Mapping[str, float]) -> None:
         """Add measurements without an outcome."""
+        sketches = self.sketches
         for metric, value in samples.items():
-            self.sketches.setdefault(metric, Sketch()).add(value)
+            sketch = sketches.get(metric)
+            if sketch is None:
+                sketch = sketches[metric] = Sketch()
+            sketch.add(value)
+
+    def __bool__(self) -> bool:
+        """Whether it holds anything."""
+        return bool(self.outcomes or self.sketches)
 
     def spend(self, usage: Usage | None, cost: Cost) -> None:
         """Add up tokens and dollars."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -51,10 +52,10 @@ class Words(Struct, frozen=True):
 class _Running:
     """A request that has not ended."""
 
-    generation: Generation
-    write: Write | None  # of the row that says it began
+    begun: Callable[[], Generation]  # the row that says so is made for who wants it: most end before
+    write: Write | None  # of that row
     input: bytes | None = None  # JSON; None: prompts are not kept
-    assembly: Assembly = field(default_factory=Assembly)
+    assembly: Assembly | None = None  # of the answer; None: likewise
 
 
 @dataclass(slots=True)
@@ -70,7 +71,8 @@ class Ledger:
     unfinished: Sequence[Generation] = ()  # what dead servers left
     _running: dict[str, _Running] = field(default_factory=dict)
     _recent: OrderedDict[str, Generation] = field(default_factory=OrderedDict)
-    _commits: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    _commits: dict[str, tuple[asyncio.Future[None], float]] = field(default_factory=dict)  # and how long
+    _patience: asyncio.TimerHandle | None = None  # for the commit that has been waited for longest
 
     @property
     def _name(self) -> str | None:
@@ -95,15 +97,16 @@ class Ledger:
     def begin(self, request: InferenceRequest, started_at: float) -> None:
         """Note that a request goes out; its row is queued, not awaited."""
         held = self.spending.of(request.key_id).reserved.get(request.id, 0.0)
-        begun = generation.started(request, started_at, held, self._name)
-        said = json.dumps(_input(request)) if self.keeps_words else None
-        self._running[request.id] = _Running(begun, self._note_begin(begun), said)
+        begun = partial(generation.started, request, started_at, held, self._name)
+        running = self._running[request.id] = _Running(begun, self._note_begin(begun, held))
+        if self.keeps_words:
+            running.input, running.assembly = json.dumps(_input(request)), Assembly()
 
-    def _note_begin(self, begun: Generation) -> Write | None:
-        if self.writer is None or (self.limits is not None and begun.reserved > 0):
+    def _note_begin(self, begun: Callable[[], Generation], held: float) -> Write | None:
+        if self.writer is None or (self.limits is not None and held > 0):
             return None  # `reserve` wrote it
-        write = self.writer.put_lazily(lambda: [generation.insert(begun)])
-        if begun.reserved > 0:
+        write = self.writer.put_lazily(lambda: [generation.insert(begun())])
+        if held > 0:
             self.writer.hurry()  # so that a crash does not forget what was held
         return write
 
@@ -112,8 +115,9 @@ class Ledger:
         if not self.keeps_words:
             return
         running = self._running.get(request_id)
-        if running is not None and isinstance(event, Chunk | Complete | TextRun):
-            running.assembly.add(event)
+        answer = running.assembly if running is not None else None
+        if answer is not None and isinstance(event, Chunk | Complete | TextRun):
+            answer.add(event)
 
     def end(self, record: RequestRecord, client: Client) -> None:
         """Note how a request ended, book its cost, and queue its row for the next commit."""
@@ -126,12 +130,29 @@ class Ledger:
         if self.writer is None:
             return
         statements = [generation.add_usage(done), generation.insert(done)]
-        if running is not None and running.input is not None:
-            statements.append(_words(done, running))
+        if running is not None and running.input is not None and running.assembly is not None:
+            statements.append(_words(done, running.input, running.assembly))
         commit = self.writer.put(statements, generation.turn_of(done))
         if commit is not None:
-            self._commits[done.id] = commit
-            commit.add_done_callback(lambda _done: self._commits.pop(done.id, None))
+            loop = commit.get_loop()
+            self._commits[done.id] = commit, loop.time() + MAX_COMMIT_S
+            if self._patience is None:
+                self._patience = loop.call_later(MAX_COMMIT_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        """Let go whoever has waited too long for a commit, and forget those that nobody waited for.
+
+        One timer for all: one for each request cost as much as the rest of the waiting.
+        """
+        self._patience = None
+        for request_id, (commit, deadline) in list(self._commits.items()):
+            loop = commit.get_loop()
+            if loop.time() < deadline:
+                self._patience = loop.call_at(deadline, self._lose_patience)
+                return
+            del self._commits[request_id]
+            if not commit.done():
+                commit.set_result(None)
 
     def _remember(self, done: Generation) -> None:
         self._recent[done.id] = done
@@ -140,18 +161,17 @@ class Ledger:
 
     async def committed(self, request_id: str) -> None:
         """Wait until an ended request's row is safe, or waiting is no use."""
-        commit = self._commits.get(request_id)
+        commit, _ = self._commits.get(request_id, (None, 0.0))
         if commit is not None:
             try:
-                async with asyncio.timeout(MAX_COMMIT_S):
-                    await commit
-            except TimeoutError:
-                return
+                await commit
+            finally:
+                self._commits.pop(request_id, None)
 
     async def find(self, request_id: str) -> Generation | None:
         """Look a request up: running, just ended, or in the file."""
         running = self._running.get(request_id)
-        known = running.generation if running is not None else self._recent.get(request_id)
+        known = running.begun() if running is not None else self._recent.get(request_id)
         if known is not None or self.reader is None:
             return known
         row = await self.reader.one(generation.SELECT, (request_id,))
@@ -210,6 +230,8 @@ class Ledger:
 
     async def close(self) -> None:
         """Write what waits and close the database."""
+        if self._patience is not None:
+            self._patience.cancel()
         if self.writer is not None:
             await self.writer.close()
         if self.reader is not None:
@@ -227,14 +249,13 @@ def _input(request: InferenceRequest) -> Mapping[str, Any]:
     return {"prompt": said if isinstance(said, str) else json.dumps(said).decode()}
 
 
-def _words(done: Generation, running: _Running) -> Statement:
+def _words(done: Generation, asked: bytes, answer: Assembly) -> Statement:
     """Keep every choice's text, one after the other."""
-    messages = [choice.message for choice in running.assembly.complete().choices]
+    messages = [choice.message for choice in answer.complete().choices]
     texts = [text for m in messages if (text := m.get("content") or m.get("text"))]
     reasoning = [text for m in messages if (text := m.get("reasoning"))]
-    assert running.input is not None
     values = (
-        done.id, done.started_at, running.input.decode(),
+        done.id, done.started_at, asked.decode(),
         "\n".join(map(str, texts)) or None, "\n".join(map(str, reasoning)) or None,
     )  # fmt: skip
     return generation.INSERT_WORDS, values

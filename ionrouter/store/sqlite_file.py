@@ -66,9 +66,17 @@ class SqliteLink:
             return self.connection.execute(sql, values).fetchall()
 
     def transact(self, statements: Sequence[Statement]) -> None:
-        with self.transaction():
+        execute = self.connection.execute
+        try:  # as `transaction`, which costs a fifth of a short one
+            execute("BEGIN IMMEDIATE")
             for sql, values in statements:
-                self.connection.execute(sql, values)
+                execute(sql, values)
+            execute("COMMIT")
+        except BaseException as error:
+            with _faults():
+                if self.connection.in_transaction:
+                    execute("ROLLBACK")
+                raise error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

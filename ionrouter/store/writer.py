@@ -64,8 +64,9 @@ class Writer:
     is_well: bool = True  # whether the last commit worked
     num_waiting: int = 0
     _waiting: deque[Write] = field(default_factory=deque)
-    _wake: threading.Event = field(default_factory=threading.Event)
+    _quiet: threading.Lock = field(default_factory=threading.Lock)  # held while there is nothing to do
     _is_closing: bool = False
+    _is_waking: bool = False  # it is said already, and happens in a moment
     _thread: threading.Thread | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _nudge: asyncio.TimerHandle | None = None
@@ -73,6 +74,7 @@ class Writer:
     def start(self) -> None:
         """Begin to write; needs a running loop."""
         self._loop = asyncio.get_running_loop()
+        self._quiet.acquire(blocking=False)
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -82,7 +84,10 @@ class Writer:
         if write is None or not self.is_well or self._loop is None:
             return None
         write.done = self._loop.create_future()
-        self._wake.set()
+        if not self._is_waking:
+            self._is_waking = True
+            # At the end of this turn: one wake for all that end in it, when the interpreter is soon free.
+            self._loop.call_soon(self._wake_now)
         return write.done
 
     def put_lazily(self, statements: Statements, turn: str = "") -> Write | None:
@@ -97,7 +102,12 @@ class Writer:
 
     def hurry(self) -> None:
         """Let what was put lazily be written now; nobody waits for it."""
-        self._wake.set()
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake the thread. A bare lock: an Event is a lock a wait, and a dozen calls on both sides."""
+        if self._quiet.locked():
+            self._quiet.release()
 
     def _queue(self, statements: Statements, turn: str) -> Write | None:
         if self.num_waiting >= self.max_waiting or self._is_closing or self._loop is None:
@@ -108,9 +118,13 @@ class Writer:
         self._waiting.append(write)
         return write
 
+    def _wake_now(self) -> None:
+        self._is_waking = False
+        self._ring()
+
     def _wake_lazily(self) -> None:
         self._nudge = None
-        self._wake.set()
+        self._ring()
 
     @property
     def accepts(self) -> bool:
@@ -122,7 +136,7 @@ class Writer:
         self._is_closing = True
         if self._nudge is not None:
             self._nudge.cancel()
-        self._wake.set()
+        self._ring()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
             if self._thread.is_alive() or self.num_waiting:
@@ -134,8 +148,7 @@ class Writer:
         link: Link | None = None
         checkpointer = self._checkpointer()
         while True:
-            self._wake.wait(None if self.is_well else RETRY_S)
-            self._wake.clear()
+            self._quiet.acquire(timeout=-1 if self.is_well else RETRY_S)
             is_last = self._is_closing
             batch = list(self._waiting)
             try:

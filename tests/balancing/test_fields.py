@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from ionrouter.balancing.fields import (
     options_for,
     undeclared_parameters,
 )
+from ionrouter.providers.base import UpstreamRequest
+from ionrouter.providers.upstream_body import build_body
 from ionrouter.routing.endpoints import ION_PARAMETERS
 from ionrouter.routing.table import Endpoint, Provider
 from ionrouter.schema.request import InferenceRequest, ProviderPreferences
@@ -98,10 +101,15 @@ def test_the_clients_body_is_never_changed_and_never_shared() -> None:
     """G44"""
     sent = asked(tools=[{"type": "function", "function": {"name": "f"}}])
     before = copy.deepcopy(sent.body)
-    body: Any = fit(sent, declaring()).body
+    changing = replace(declaring(), provider=Provider(slug="a", name="A", type="litellm"))
+    body: Any = fit(sent, changing).body
     body["messages"][0]["content"][0]["text"] = "changed"
     body["tools"][0]["function"]["name"] = "g"
     assert sent.body == before
+    plain = fit(sent, declaring()).body
+    wire = build_body(UpstreamRequest("gen-1", "chat", declaring(), plain, stream=True))
+    assert wire["messages"] == sent.body["messages"]
+    assert sent.body == before == plain
 
 
 def test_null_content_of_a_tool_call_stays() -> None:

@@ -183,3 +183,13 @@ def test_shadows_and_probes_are_apart_and_hedges_are_callers_requests() -> None:
     assert counts == {"main": 3, "shadow": 1, "probe": 4}
     assert stats.window("a", 300, NOW).outcomes == {"ok": 3}
     assert stats.endpoint_ids() == ("a",)
+
+
+def test_a_late_end_counts_in_its_own_minute() -> None:
+    stats = book(*(attempt(started_at=NOW + 60.0 * minute) for minute in (0, 2, 1, 2, 0)))
+    minutes, hours, days = stats.series(SeriesKey("a", True, "main", "short")).windows  # type: ignore[union-attr]
+    ended = [NOW + 60.0 * minute + 2.0 for minute in (0, 1, 2)]
+    assert [minutes.since(at, at).outcomes["ok"] for at in ended] == [2, 1, 2]
+    assert (
+        hours.since(ended[0], ended[2]).outcomes["ok"] == days.since(ended[0], ended[2]).outcomes["ok"] == 5
+    )

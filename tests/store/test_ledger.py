@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from msgspec.structs import replace
 
 from ionrouter.schema.events import ChoiceDelta, Chunk, RequestRecord
@@ -132,3 +135,21 @@ async def test_text_that_no_database_keeps_is_replaced(place: Place) -> None:
     link.transact([insert(Generation("g", "finished", None, "chat", "a\0b\ud800", False, 1.0))])
     assert place.ask("SELECT requested_model FROM generation") == [("a\ufffdb?",)]
     link.close()
+
+
+async def test_a_slow_disk_delays_no_answer_for_longer_than_said(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers, "MAX_COMMIT_S", 0.05)
+    monkeypatch.setattr(Writer, "_run", lambda _self: None)  # writes nothing, ever
+    stuck = opened(place)
+    for number in (1, 2):
+        stuck.end(replace(RECORD, id=f"gen-{number}-x"), Client())
+    async with asyncio.timeout(5.0):
+        await stuck.committed("gen-1-x")
+    await asyncio.sleep(0.1)
+    assert not stuck._commits, "one that nobody waits for is forgotten too"
+    stuck.end(replace(RECORD, id="gen-3-x"), Client())
+    async with asyncio.timeout(5.0):
+        await stuck.committed("gen-3-x")  # the timer comes again
+    await stuck.close()
