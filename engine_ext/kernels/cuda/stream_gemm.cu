@@ -21,13 +21,14 @@ namespace {
 
 constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kThreads = kGroups * 128 + 64;
-constexpr int kInFlight = 3;            // pieces
-constexpr int kAhead = 8;               // pieces pulled into L2 beyond the ring
-constexpr int kPace = 1000;             // clocks between two of those: about the memory's own pace
-constexpr int kRingBytes = 200 * 1024;  // leaves room for the small kernels beside a block
+[[maybe_unused]] constexpr int kInFlight = 3;  // pieces
+[[maybe_unused]] constexpr int kAhead = 8;     // pieces pulled into L2 beyond the ring
+[[maybe_unused]] constexpr int kPace = 1000;   // clocks between two of those: about the memory's own pace
+constexpr int kRingBytes = 200 * 1024;         // leaves room for the small kernels beside a block
 constexpr int kMostStages = 32;
-constexpr int kLeastPieces = 4;   // of a part of a tile: adding up many short parts takes longer
-constexpr int kLeastSharing = 3;  // parts of a tile from which its blocks share the adding up
+constexpr int kLeastPieces = 4;  // of a part of a tile: adding up many short parts takes longer
+[[maybe_unused]] constexpr int kLeastSharing =
+    3;  // parts of a tile from which its blocks share the adding up
 
 struct Args {
   CUtensorMap x;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -41,3 +43,14 @@ def test_off_asks_for_nothing(tmp_path: Path, mode: str) -> None:
     done = subprocess.run([tool("cmake"), "-P", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "CUDA: off" in done.stdout
+
+
+def test_the_committed_report_is_of_these_sources() -> None:
+    """Without a GPU nobody can say that changed kernels are right: `python tests/device/run.py` on one first."""
+    spec = importlib.util.spec_from_file_location("device_run", ROOT / "tests/device/run.py")
+    assert spec is not None and spec.loader is not None
+    device = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(device)
+    report = json.loads((ROOT / "tests/device/report.json").read_text())
+    assert report["sources"] == device.sources_hash()
+    assert report["card"] and all(check["held"] for check in report["checks"].values())
