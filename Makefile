@@ -41,12 +41,12 @@ lint: $(VENV)/.test-installed
 	$(BIN)/ruff format --check ionrouter tests
 	$(BIN)/mypy ionrouter
 	$(BIN)/lint-imports
-	find engine_ext tests/engine_ext \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 $(BIN)/clang-format --style=file:engine_ext/.clang-format --dry-run -Werror
+	find engine_ext tests/engine_ext tests/device \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format --style=file:engine_ext/.clang-format --dry-run -Werror
 
 format: $(VENV)/.test-installed
 	$(BIN)/ruff check --fix ionrouter tests
 	$(BIN)/ruff format ionrouter tests
-	find engine_ext tests/engine_ext \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 $(BIN)/clang-format --style=file:engine_ext/.clang-format -i
+	find engine_ext tests/engine_ext tests/device \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format --style=file:engine_ext/.clang-format -i
 
 build: $(VENV)/.installed
 

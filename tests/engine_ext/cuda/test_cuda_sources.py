@@ -46,7 +46,7 @@ def test_off_asks_for_nothing(tmp_path: Path, mode: str) -> None:
 
 
 def test_the_committed_report_is_of_these_sources() -> None:
-    """Without a GPU nobody can say that changed kernels are right: `python tests/device/run.py` on one first."""
+    """Without a GPU nobody can say that changed kernels are right: tests/device/run.py on one comes first."""
     spec = importlib.util.spec_from_file_location("device_run", ROOT / "tests/device/run.py")
     assert spec is not None and spec.loader is not None
     device = importlib.util.module_from_spec(spec)
