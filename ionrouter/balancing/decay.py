@@ -27,7 +27,7 @@ class DecayedMean:
 
     def add(self, value: float, now: float, weight: float = 1.0) -> None:
         """Take in one sample."""
-        kept = 0.5 ** ((now - self._at) / self.half_life_s) if now > self._at else 1.0
+        kept = _kept(now - self._at, self.half_life_s)
         self._sum = self._sum * kept + value * weight
         self._weight = self._weight * kept + weight
         self._at = now
@@ -40,7 +40,7 @@ class DecayedMean:
         """Blend the samples with `pseudo` imagined ones of value `prior`."""
         if not self._weight:
             return prior  # most shares of failures: nothing failed yet
-        kept = 0.5 ** ((now - self._at) / self.half_life_s) if now > self._at else 1.0
+        kept = _kept(now - self._at, self.half_life_s)
         return (self._sum * kept + prior * pseudo) / (self._weight * kept + pseudo)
 
 
