@@ -53,7 +53,8 @@ class LoadedModel:
 
 def load_model(settings: EngineSettings, *, cache: Path, progress: bool) -> LoadedModel:
     """Fetch if needed and load; raises ConfigError naming the source and the fault."""
-    return load_from(fetch_weights(settings, cache=cache, progress=progress), settings)
+    device = device_of(settings)  # what cannot be had is said before anything is fetched
+    return load_from(fetch_weights(settings, cache=cache, progress=progress), settings, device)
 
 
 def fetch_weights(settings: EngineSettings, *, cache: Path, progress: bool) -> Path:
@@ -91,10 +92,9 @@ def planned_device(settings: EngineSettings) -> DeviceKind:
         return "cuda"
 
 
-def load_from(path: Path, settings: EngineSettings) -> LoadedModel:
+def load_from(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
     """Load a file or folder; raises ConfigError naming the fault, TooLittleMemory if it does not fit."""
     ion = _extension()
-    device = device_of(settings)
     try:  # what follows names tensors and metadata keys, not the file
         return _load_folder(path, settings, device) if path.is_dir() else _load_gguf(path, settings, device)
     except ion.MemoryShort as error:

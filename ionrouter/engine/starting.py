@@ -29,10 +29,10 @@ def start_engine(
     settings: EngineSettings, *, cache: Path, progress: bool, neighbours: Callable[[], Neighbours]
 ) -> tuple[LoadedModel, Any]:
     """Fetch, load and start; returns the model and its `_ion.Engine`. Raises ConfigError."""
-    device_of(settings)  # what cannot be had is said before anything is fetched
+    device = device_of(settings)  # what cannot be had is said before anything is fetched
     path = fetch_weights(settings, cache=cache, progress=progress)
     with _one_at_a_time:
-        loaded = load_from(path, settings)
+        loaded = load_from(path, settings, device)
         return loaded, _start(loaded, settings, neighbours)
 
 
