@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,117 @@ class Timing:
     first_s: float = 0.0  # until every sequence had its first token
 
 
+@dataclass
+class Planned:
+    """One step as the host plans it."""
+
+    rows: list[tuple[int, int, int, int]] = field(default_factory=list)  # slot, start, count, flags
+    joins: list[Joined] = field(default_factory=list)
+    blocks: list[tuple[int, int, int]] = field(default_factory=list)  # slot, index, block
+    sampled: dict[int, int] = field(default_factory=dict)  # slot: prompt
+
+    def is_decode(self) -> bool:
+        return not self.joins and all(count == 1 for _, _, count, _ in self.rows)
+
+
+class Driver:
+    """Sequences by slot, what is submitted of each, and the steps in flight."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        prompts: Sequence[Sequence[int]],
+        num_new: Sequence[int],
+        sampling: Sequence[Sampling] | None,
+        max_running: int,
+    ) -> None:
+        self.runner, self.prompts, self.num_new, self.sampling = runner, prompts, num_new, sampling
+        self.outputs: list[list[int]] = [[] for _ in prompts]
+        self.samples: list[list[CSample]] = [[] for _ in prompts]
+        self.waiting = deque(range(len(prompts)))
+        self.slots: dict[int, int] = {}  # slot: prompt
+        self.in_flight: deque[Planned] = deque()
+        self._progress: dict[int, int] = {}  # slot: positions submitted
+        self._tables: dict[int, list[int]] = {}
+        self._free_slots = list(range(max_running - 1, -1, -1))
+        self._free_blocks: list[int] = []
+        self._next_block = 0
+        self._leaves: list[int] = []
+
+    def is_busy(self) -> bool:
+        return bool(self.waiting or self.slots or self.in_flight)
+
+    def retire(self) -> None:
+        """Give away the slots of whole answers, once every step that named them was polled."""
+        for slot, prompt in list(self.slots.items()):
+            is_named = any(prompt in planned.sampled.values() for planned in self.in_flight)
+            if len(self.outputs[prompt]) < self.num_new[prompt] or is_named:
+                continue
+            del self.slots[slot], self._progress[slot]
+            self._free_blocks.extend(self._tables.pop(slot))
+            self._free_slots.append(slot)
+            self._leaves.append(slot)
+
+    def plan(self, budget: int) -> Planned:
+        """Rows of all that run, then newcomers, prompts cut where the budget ends."""
+        planned, left = Planned(), budget
+        for slot, prompt in self.slots.items():
+            ids, start = self.prompts[prompt], self._progress[slot]
+            if start >= len(ids) + self.num_new[prompt] - 1 or left == 0:
+                continue
+            left -= self._add(planned, slot, prompt, min(left, max(len(ids) - start, 1)))
+        while self.waiting and self._free_slots and left > 0:
+            prompt, slot = self.waiting.popleft(), self._free_slots.pop()
+            asked = self.sampling[prompt] if self.sampling else Sampling()
+            planned.joins.append(Joined(slot, self.prompts[prompt], asked))
+            self.slots[slot], self._progress[slot], self._tables[slot] = prompt, 0, []
+            left -= self._add(planned, slot, prompt, min(left, len(self.prompts[prompt])))
+        return planned
+
+    def _add(self, planned: Planned, slot: int, prompt: int, count: int) -> int:
+        """One row and the blocks that it needs; its tokens."""
+        start = self._progress[slot]
+        end = self._progress[slot] = start + count
+        is_last = end >= len(self.prompts[prompt])
+        planned.rows.append((slot, start, count, SAMPLE if is_last else 0))
+        if is_last:
+            planned.sampled[slot] = prompt
+        table = self._tables[slot]
+        while len(table) * BLOCK < end:
+            block = self._free_blocks.pop() if self._free_blocks else self._next_block
+            self._next_block += block == self._next_block
+            planned.blocks.append((slot, len(table), block))
+            table.append(block)
+        return count
+
+    def submit(self, planned: Planned) -> None:
+        """Send a step, with the leaves before it."""
+        self.runner.submit(planned.rows, joins=planned.joins, leaves=self._leaves, blocks=planned.blocks)
+        self._leaves = []
+        self.in_flight.append(planned)
+
+    def finish_oldest(self, timing: Timing) -> None:
+        """Wait for the oldest step; what it sampled goes to the answers."""
+        planned, polled = self.in_flight.popleft(), self.runner.poll()
+        assert polled is not None
+        found, seconds = polled
+        if planned.is_decode():
+            timing.decode_s.append(seconds)
+            timing.rows.append(len(planned.rows))
+        else:
+            timing.prefill_s.append(seconds)
+        for slot, prompt in planned.sampled.items():
+            if len(self.outputs[prompt]) < self.num_new[prompt]:
+                self.outputs[prompt].append(found[slot].id)
+                self.samples[prompt].append(found[slot])
+
+    def say_goodbye(self) -> None:
+        """Let the last ones leave."""
+        if self._leaves:
+            self.runner.submit([], leaves=self._leaves)
+            self.runner.poll()
+
+
 def generate(
     runner: Runner,
     prompts: Sequence[Sequence[int]],
@@ -31,97 +143,24 @@ def generate(
     max_running: int = 256,
     sampling: Sequence[Sampling] | None = None,
     timing: Timing | None = None,
-    first_block: int = 0,
     depth: int = 1,
 ) -> tuple[list[list[int]], list[list[CSample]]]:
     """Give every prompt's ids and samples. Prompts are cut at `budget`; sequences keep their blocks."""
     timing = timing or Timing()
-    outputs: list[list[int]] = [[] for _ in prompts]
-    samples: list[list[CSample]] = [[] for _ in prompts]
-    waiting = list(range(len(prompts)))
-    slots: dict[int, int] = {}  # slot: prompt
-    progress: dict[int, int] = {}  # slot: positions submitted
-    tables: dict[int, list[int]] = {}
-    free_slots = list(range(max_running - 1, -1, -1))
-    free_blocks: list[int] = []
-    next_block = first_block
-    in_flight: list[tuple[dict[int, int], bool, int]] = []  # sampled slot: prompt; whether all rows decode
-    leaves: list[int] = []
+    driver = Driver(runner, prompts, num_new, sampling, max_running)
     began = time.perf_counter()
-
-    def finish_oldest() -> None:
-        sampled, is_decode, num_rows = in_flight.pop(0)
-        polled = runner.poll()
-        assert polled is not None
-        found, seconds = polled
-        (timing.decode_s if is_decode else timing.prefill_s).append(seconds)
-        if is_decode:
-            timing.rows.append(num_rows)
-        for slot, prompt in sampled.items():
-            if len(outputs[prompt]) < num_new[prompt]:
-                outputs[prompt].append(found[slot].id)
-                samples[prompt].append(found[slot])
-        if not timing.first_s and all(outputs):
-            timing.first_s = time.perf_counter() - began
-
-    while waiting or slots or in_flight:
-        # A slot is given away once every step that named it was polled.
-        for slot in [s for s, p in slots.items() if len(outputs[p]) >= num_new[p]]:
-            if any(slots[slot] in sampled.values() for sampled, _, _ in in_flight):
-                continue
-            del slots[slot], progress[slot]
-            free_blocks.extend(tables.pop(slot))
-            free_slots.append(slot)
-            leaves.append(slot)
-        rows, joins, blocks, sampled = [], [], [], {}
-        left, is_decode = budget, True
-        for slot, prompt in slots.items():
-            ids, start = prompts[prompt], progress[slot]
-            if start >= len(ids) + num_new[prompt] - 1 or left == 0:
-                continue
-            count = min(left, len(ids) - start) if start < len(ids) else 1
-            is_last = start + count >= len(ids)
-            rows.append((slot, start, count, SAMPLE if is_last else 0))
-            is_decode = is_decode and count == 1
-            left -= count
-            progress[slot] = start + count
-            if is_last:
-                sampled[slot] = prompt
-        while waiting and free_slots and left > 0:
-            prompt, slot = waiting.pop(0), free_slots.pop()
-            ids = prompts[prompt]
-            asked = sampling[prompt] if sampling else Sampling()
-            joins.append(Joined(slot, ids, asked))
-            if slot in leaves:
-                pass  # the leave goes first in one delta
-            count = min(left, len(ids))
-            is_last = count == len(ids)
-            rows.append((slot, 0, count, SAMPLE if is_last else 0))
-            is_decode = False
-            left -= count
-            slots[slot], progress[slot], tables[slot] = prompt, count, []
-            if is_last:
-                sampled[slot] = prompt
-        for slot, _, _, _ in rows:
-            table = tables[slot]
-            while len(table) * BLOCK < progress[slot]:
-                if free_blocks:
-                    block = free_blocks.pop()
-                else:
-                    block, next_block = next_block, next_block + 1
-                blocks.append((slot, len(table), block))
-                table.append(block)
-        if rows:
-            runner.submit(rows, joins=joins, leaves=leaves, blocks=blocks)
-            leaves = []
-            in_flight.append((sampled, is_decode, len(rows)))
-        if in_flight and (len(in_flight) > depth or not rows):
-            finish_oldest()
-    if leaves:
-        runner.submit([], leaves=leaves)
-        runner.poll()
+    while driver.is_busy():
+        driver.retire()
+        planned = driver.plan(budget)
+        if planned.rows:
+            driver.submit(planned)
+        if driver.in_flight and (len(driver.in_flight) > depth or not planned.rows):
+            driver.finish_oldest(timing)
+            if not timing.first_s and all(driver.outputs):
+                timing.first_s = time.perf_counter() - began
+    driver.say_goodbye()
     timing.wall_s = time.perf_counter() - began
-    return outputs, samples
+    return driver.outputs, driver.samples
 
 
 def runner_for(
