@@ -180,7 +180,8 @@ int main(int argc, char** argv) {
   params.top_k = 40;
   draw("top-k top-p", params);
   const Layer layers[] = {{"1536x576", 1536, 576}, {"576x1536", 576, 1536}, {"4096x4096", 4096, 4096}};
-  for (const DType dtype : {DType::Q4_1, DType::Q4_0, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+  for (const DType dtype : {DType::Q4_1, DType::Q4_0, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q4_K,
+                            DType::Q5_K, DType::Q6_K}) {
     for (Layer layer : layers) {
       if (dtype_info(dtype).block_size == 256 && layer.k == 576) layer = {"1536x512", 1536, 512};
       gemv(dtype, Numerics::fast, layer, bandwidth, pool);

@@ -44,6 +44,8 @@ TYPES = (
     TensorType.Q8_0,
     TensorType.Q4_0,
     TensorType.Q4_1,
+    TensorType.Q5_0,
+    TensorType.Q5_1,
     TensorType.Q4_K,
     TensorType.Q5_K,
     TensorType.Q6_K,
@@ -275,6 +277,21 @@ def rounded(weights: dict[str, Any], kinds: dict[str, TensorType]) -> dict[str, 
     }
 
 
+def assert_equal_transformers(
+    path: Path, shape: TinyLlama, weights: dict[str, Any], kinds: dict[str, TensorType]
+) -> None:
+    """Compare both numerics of a file of these types with transformers over float32 of the same values."""
+    write_gguf(path, shape, weights, kinds)
+    theirs = tiny_transformers.with_weights(json.loads(shape.config_json()), rounded(weights, kinds))
+    exact, fast = (_ion.Model.load_gguf(str(path), numerics) for numerics in ("exact", "fast"))
+    for length in LENGTHS:
+        prompt = prompt_of(length, shape.vocab_size)
+        with torch.inference_mode():
+            wanted = theirs(torch.tensor([prompt])).logits[0]
+        assert relative_error(logits_of(exact, prompt), wanted) < EXACT_TOLERANCE
+        assert euclidean_error(logits_of(fast, prompt), wanted) < FAST_TOLERANCE
+
+
 @pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("base", [TensorType.Q4_K, TensorType.Q5_K], ids=lambda t: t.name)
 def test_k_types_mixed_in_one_layer_equal_transformers(
@@ -283,13 +300,34 @@ def test_k_types_mixed_in_one_layer_equal_transformers(
     """Layer 0 multiplies Q and K of one type and V of another at once; transformers has float32."""
     shape = shape_for(base, is_tied)
     weights = shape.weights(6)
-    kinds = types_of_a_medium_mix(weights, base)
-    write_gguf(tmp_path / "x.gguf", shape, weights, kinds)
-    theirs = tiny_transformers.with_weights(json.loads(shape.config_json()), rounded(weights, kinds))
-    exact, fast = (_ion.Model.load_gguf(str(tmp_path / "x.gguf"), numerics) for numerics in ("exact", "fast"))
-    for length in LENGTHS:
-        prompt = prompt_of(length, shape.vocab_size)
-        with torch.inference_mode():
-            wanted = theirs(torch.tensor([prompt])).logits[0]
-        assert relative_error(logits_of(exact, prompt), wanted) < EXACT_TOLERANCE
-        assert euclidean_error(logits_of(fast, prompt), wanted) < FAST_TOLERANCE
+    assert_equal_transformers(tmp_path / "x.gguf", shape, weights, types_of_a_medium_mix(weights, base))
+
+
+LEGACY_MIXES = {
+    # What llama.cpp writes where no K type fits, as in most of SmolLM2-135M: Q5_0 for Q4_K, Q5_1 for Q5_K.
+    "as_q4_k_m": (TensorType.Q5_0, TensorType.Q8_0, TensorType.Q4_K),
+    "as_q5_k_m": (TensorType.Q5_1, TensorType.Q8_0, TensorType.Q5_K),
+}
+
+
+def types_where_no_k_type_fits(weights: dict[str, Any], mix: str) -> dict[str, TensorType]:
+    """Name a K type for rows of a multiple of 256 values; for the others what stands in for it."""
+    low, high, k_type = LEGACY_MIXES[mix]
+    better = {"blk.0.attn_v.weight", "output.weight"}
+    if "output.weight" not in weights:
+        better.add("token_embd.weight")
+    return {
+        name: k_type if value.shape[-1] % 256 == 0 else high if name in better else low
+        for name, value in weights.items()
+    }
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("mix", LEGACY_MIXES)
+def test_types_that_stand_in_for_k_types_equal_transformers(tmp_path: Path, mix: str, is_tied: bool) -> None:
+    """Rows of 96 values cannot be of a K type, rows of 512 are; transformers has float32."""
+    shape = TinyLlama(hidden_size=96, head_dim=24, ffn_size=512, is_tied=is_tied)
+    weights = shape.weights(8)
+    kinds = types_where_no_k_type_fits(weights, mix)
+    assert {kind for name, kind in kinds.items() if weights[name].ndim == 2} == set(LEGACY_MIXES[mix])
+    assert_equal_transformers(tmp_path / "x.gguf", shape, weights, kinds)

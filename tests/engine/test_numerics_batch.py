@@ -23,6 +23,8 @@ WIDE = replace(SHAPE, num_heads=8, hidden_size=256)  # rows of 256 values, as a 
 KINDS = [
     ("fast", TensorType.Q4_1),
     ("fast", TensorType.F16),
+    ("fast", TensorType.Q5_0),
+    ("fast", TensorType.Q5_1),
     ("fast", TensorType.Q5_K),
     ("exact", TensorType.Q8_0),
     ("exact", TensorType.Q4_K),

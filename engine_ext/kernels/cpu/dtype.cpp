@@ -6,14 +6,16 @@
 #include "../kernels.h"
 #include "half.h"
 #include "k_blocks.h"
+#include "q5_blocks.h"
 
 namespace ion::kernels {
 namespace {
 
 constexpr DTypeInfo kInfos[] = {
     {DType::F32, "F32", 1, 4},       {DType::F16, "F16", 1, 2},       {DType::BF16, "BF16", 1, 2},
-    {DType::Q4_0, "Q4_0", 32, 18},   {DType::Q4_1, "Q4_1", 32, 20},   {DType::Q8_0, "Q8_0", 32, 34},
-    {DType::Q4_K, "Q4_K", 256, 144}, {DType::Q5_K, "Q5_K", 256, 176}, {DType::Q6_K, "Q6_K", 256, 210},
+    {DType::Q4_0, "Q4_0", 32, 18},   {DType::Q4_1, "Q4_1", 32, 20},   {DType::Q5_0, "Q5_0", 32, 22},
+    {DType::Q5_1, "Q5_1", 32, 24},   {DType::Q8_0, "Q8_0", 32, 34},   {DType::Q4_K, "Q4_K", 256, 144},
+    {DType::Q5_K, "Q5_K", 256, 176}, {DType::Q6_K, "Q6_K", 256, 210},
 };
 
 using BlockFn = void (*)(float* dst, const uint8_t* block);
@@ -44,6 +46,17 @@ void q4_1_block(float* dst, const uint8_t* block) {
     dst[i] = d * static_cast<float>(block[4 + i] & 15) + m;
     dst[i + 16] = d * static_cast<float>(block[4 + i] >> 4) + m;
   }
+}
+
+// q5_blocks.h says where the parts lie.
+void q5_0_block(float* dst, const uint8_t* block) {
+  const float d = load_f16(block);
+  for (int i = 0; i < 32; ++i) dst[i] = d * static_cast<float>(q5_code(block + 2, i) - 16);
+}
+
+void q5_1_block(float* dst, const uint8_t* block) {
+  const float d = load_f16(block), m = load_f16(block + 2);
+  for (int i = 0; i < 32; ++i) dst[i] = d * static_cast<float>(q5_code(block + 4, i)) + m;
 }
 
 // [f16 d][i8 x32]
@@ -87,6 +100,10 @@ BlockFn block_fn(DType dtype) {
       return q4_0_block;
     case DType::Q4_1:
       return q4_1_block;
+    case DType::Q5_0:
+      return q5_0_block;
+    case DType::Q5_1:
+      return q5_1_block;
     case DType::Q8_0:
       return q8_0_block;
     case DType::Q4_K:

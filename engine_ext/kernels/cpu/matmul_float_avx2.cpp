@@ -66,6 +66,21 @@ void unpack_q4(float (*w)[8], const uint8_t* group) {
   }
 }
 
+template <bool kHasMin>
+void unpack_q5(float (*w)[8], const uint8_t* group) {
+  const __m256 d = load_f16x8(group), m = kHasMin ? load_f16x8(group + kHalfRow) : _mm256_setzero_ps();
+  const uint8_t* nibbles = group + (kHasMin ? 2 : 1) * kHalfRow;
+  const __m256i mask = _mm256_set1_epi8(15), fifth = load256(nibbles + kQ4Bytes);
+  constexpr int kOffset = kHasMin ? 0 : 16;
+  for (int v = 0; v < 4; ++v) {
+    const __m256i both = load256(nibbles + 32 * v);
+    const __m256i low = _mm256_and_si256(both, mask);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+    put_quad<kHasMin>(w + 4 * v, _mm256_or_si256(low, fifth_bits(fifth, v)), kOffset, d, m);
+    put_quad<kHasMin>(w + 16 + 4 * v, _mm256_or_si256(high, fifth_bits(fifth, v + 4)), kOffset, d, m);
+  }
+}
+
 void unpack_q8(float (*w)[8], const uint8_t* group) {
   const __m256 d = load_f16x8(group);
   for (int v = 0; v < 8; ++v) {
@@ -116,6 +131,10 @@ void unpack_group(float (*w)[8], const uint8_t* panel, DType dtype, int64_t g) {
       return unpack_q4<false>(w, panel + g * panel_bytes(dtype, kGroup));
     case DType::Q4_1:
       return unpack_q4<true>(w, panel + g * panel_bytes(dtype, kGroup));
+    case DType::Q5_0:
+      return unpack_q5<false>(w, panel + g * panel_bytes(dtype, kGroup));
+    case DType::Q5_1:
+      return unpack_q5<true>(w, panel + g * panel_bytes(dtype, kGroup));
     case DType::Q8_0:
       return unpack_q8(w, panel + g * panel_bytes(dtype, kGroup));
     case DType::Q4_K:

@@ -62,6 +62,26 @@ inline void panel_q4_0(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int
   }
 }
 
+// kHasMin: Q5_1, else Q5_0, whose codes carry an offset of 16.
+template <int M, bool kHasMin>
+inline void panel_q5(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
+  constexpr int64_t kHalves = (kHasMin ? 2 : 1) * kHalfRow;
+  for (int64_t g = 0; g < groups; ++g, w += kHalves + kQ4Bytes + kQ5HighBytes) {
+    __m256i sums[M];
+    Dot::q5<M>(sums, w + kHalves, x, g);
+    for (int i = 0; i < M && !kHasMin; ++i) {
+      sums[i] = _mm256_sub_epi32(sums[i], _mm256_set1_epi32(16 * x.sum[i][g]));
+    }
+    fold<M>(acc, sums, load_f16x8(w), x, g);
+    if constexpr (kHasMin) {
+      const __m256 minimum = load_f16x8(w + kHalfRow);
+      for (int i = 0; i < M; ++i) {
+        acc[i] = _mm256_fmadd_ps(minimum, _mm256_broadcast_ss(x.d_sum[i] + g), acc[i]);
+      }
+    }
+  }
+}
+
 template <int M>
 inline void panel_q8_0(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
   for (int64_t g = 0; g < groups; ++g, w += kHalfRow + 8 * kGroup) {
@@ -111,6 +131,8 @@ void panel_rows(const MatmulTask& task, const uint8_t* panel, int64_t p, int64_t
   const int64_t groups = out.w->k / kGroup;
   if constexpr (T == DType::Q4_1) panel_q4_1<M>(acc, panel, x, groups);
   if constexpr (T == DType::Q4_0) panel_q4_0<M>(acc, panel, x, groups);
+  if constexpr (T == DType::Q5_0) panel_q5<M, false>(acc, panel, x, groups);
+  if constexpr (T == DType::Q5_1) panel_q5<M, true>(acc, panel, x, groups);
   if constexpr (T == DType::Q8_0) panel_q8_0<M>(acc, panel, x, groups);
   if constexpr (T == DType::Q4_K) panel_q45_k<M, false>(acc, panel, x, groups);
   if constexpr (T == DType::Q5_K) panel_q45_k<M, true>(acc, panel, x, groups);
@@ -140,6 +162,10 @@ void matmul_any(const MatmulTask& task) {
       return matmul_panels<DType::Q4_0>(task);
     case DType::Q4_1:
       return matmul_panels<DType::Q4_1>(task);
+    case DType::Q5_0:
+      return matmul_panels<DType::Q5_0>(task);
+    case DType::Q5_1:
+      return matmul_panels<DType::Q5_1>(task);
     case DType::Q8_0:
       return matmul_panels<DType::Q8_0>(task);
     case DType::Q4_K:

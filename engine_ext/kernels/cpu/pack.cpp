@@ -6,6 +6,7 @@
 #include "half.h"
 #include "k_blocks.h"
 #include "panel.h"
+#include "q5_blocks.h"
 
 namespace ion::kernels {
 namespace {
@@ -43,6 +44,19 @@ void pack_q4_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, int num_h
     for (int h = 0; h < num_halves; ++h) std::memcpy(panel + kHalfRow * h + 2 * r, row + 2 * h, 2);
     uint8_t* nibbles = panel + kHalfRow * num_halves;
     for (int i = 0; i < kGroup; ++i) put_nibble(nibbles, r, i, q4_code(row + 2 * num_halves, i));
+  }
+}
+
+void pack_q5_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, int num_halves) {
+  const int64_t file_block = 2 * num_halves + 20;
+  for (int64_t g = 0; g < k / kGroup; ++g, row += file_block) {
+    for (int h = 0; h < num_halves; ++h, panel += kHalfRow) std::memcpy(panel + 2 * r, row + 2 * h, 2);
+    for (int i = 0; i < kGroup; ++i) {
+      const int code = q5_code(row + 2 * num_halves, i);
+      put_nibble(panel, r, i, code & 15);
+      put_fifth(panel + kQ4Bytes, r, i, code >> 4);
+    }
+    panel += kQ4Bytes + kQ5HighBytes;
   }
 }
 
@@ -101,6 +115,10 @@ void pack_row(uint8_t* panel, const uint8_t* row, int r, DType dtype, int64_t k)
       return pack_q4_row(panel, row, r, k, 1);
     case DType::Q4_1:
       return pack_q4_row(panel, row, r, k, 2);
+    case DType::Q5_0:
+      return pack_q5_row(panel, row, r, k, 1);
+    case DType::Q5_1:
+      return pack_q5_row(panel, row, r, k, 2);
     case DType::Q8_0:
       return pack_q8_0_row(panel, row, r, k);
     case DType::Q4_K:

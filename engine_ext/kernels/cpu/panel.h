@@ -6,6 +6,8 @@
 //
 //   Q4_1  [f16 d x8][f16 m x8][nibbles x128]            160 B  w = d * code + m
 //   Q4_0  [f16 d x8][nibbles x128]                      144 B  w = d * (code - 8)
+//   Q5_1  [f16 d x8][f16 m x8][nibbles x128][fifth bits x32]   192 B  w = d * code + m
+//   Q5_0  [f16 d x8][nibbles x128][fifth bits x32]      176 B  w = d * (code - 16)
 //   Q8_0  [f16 d x8][codes x256]                        272 B  w = d * code
 //   Q6_K  [i8 scale x8 of k < 16][i8 scale x8 of k >= 16][nibbles x128][high bits x64]   208 B
 //         and after 8 groups [f16 d x8]: 1680 B per 256 k  w = (d * scale) * (code - 32)
@@ -57,6 +59,10 @@ static inline int64_t panel_bytes(DType dtype, int64_t k) {
       return k / kGroup * (kHalfRow + kQ4Bytes);
     case DType::Q4_1:
       return k / kGroup * (2 * kHalfRow + kQ4Bytes);
+    case DType::Q5_0:
+      return k / kGroup * (kHalfRow + kQ4Bytes + kQ5HighBytes);
+    case DType::Q5_1:
+      return k / kGroup * (2 * kHalfRow + kQ4Bytes + kQ5HighBytes);
     case DType::Q8_0:
       return k / kGroup * (kHalfRow + 8 * kGroup);
     case DType::Q4_K:
@@ -83,7 +89,7 @@ static inline int fifth_bit_at(const uint8_t* high, int r, int i) {
 
 // Whether w has a summand that does not depend on the code.
 static inline bool has_minimum(DType dtype) {
-  return dtype == DType::Q4_1 || dtype == DType::Q4_K || dtype == DType::Q5_K;
+  return dtype == DType::Q4_1 || dtype == DType::Q5_1 || dtype == DType::Q4_K || dtype == DType::Q5_K;
 }
 
 // One row of one group, offsets taken off the codes: w = d * scale[i / 16] * code[i] + m.
@@ -121,8 +127,22 @@ static inline PanelGroup read_q45_k_group(const uint8_t* panel, bool has_fifth, 
   return out;
 }
 
+static inline PanelGroup read_q5_group(const uint8_t* panel, DType dtype, int r, int64_t g) {
+  PanelGroup out;
+  const bool has_m = dtype == DType::Q5_1;
+  const uint8_t* at = panel + g * panel_bytes(dtype, kGroup);
+  const uint8_t* nibbles = at + (has_m ? 2 : 1) * kHalfRow;
+  out.d = load_f16(at + 2 * r);
+  if (has_m) out.m = load_f16(at + kHalfRow + 2 * r);
+  for (int i = 0; i < kGroup; ++i) {
+    out.code[i] = (nibble_at(nibbles, r, i) | fifth_bit_at(nibbles + kQ4Bytes, r, i) << 4) - (has_m ? 0 : 16);
+  }
+  return out;
+}
+
 static inline PanelGroup read_group(const uint8_t* panel, DType dtype, int r, int64_t g) {
   if (dtype == DType::Q6_K) return read_q6_k_group(panel, r, g);
+  if (dtype == DType::Q5_0 || dtype == DType::Q5_1) return read_q5_group(panel, dtype, r, g);
   if (dtype == DType::Q4_K || dtype == DType::Q5_K) {
     return read_q45_k_group(panel, dtype == DType::Q5_K, r, g);
   }

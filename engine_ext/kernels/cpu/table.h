@@ -13,8 +13,8 @@ struct QuantizedRows {
   int64_t k;            // values in a row; groups = k / 32
   int8_t* q;            // [m, k] in [-127, 127]
   float* d;             // [m, groups]; NaN where the group held one
-  float* d_sum;         // [m, groups] d * sum(q): meets the minimum of Q4_1, Q4_K, Q5_K
-  int32_t* sum;         // [m, groups] sum(q): meets the offset of Q4_0
+  float* d_sum;         // [m, groups] d * sum(q): meets the minimum of Q4_1, Q5_1, Q4_K, Q5_K
+  int32_t* sum;         // [m, groups] sum(q): meets the offset of Q4_0, Q5_0, Q8_0
   int16_t* offset_sum;  // [m, 2 * groups] -16 * sum of 16 q: half of Q6_K's offset, in range of int16
 };
 

@@ -22,8 +22,9 @@ using ion::kernels::ThreadPool;
 using Random = std::mt19937_64;
 
 inline const std::vector<DType>& all_dtypes() {
-  static const std::vector<DType> dtypes = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0, DType::Q4_1,
-                                            DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K};
+  static const std::vector<DType> dtypes = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0,
+                                            DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0,
+                                            DType::Q4_K, DType::Q5_K, DType::Q6_K};
   return dtypes;
 }
 
@@ -72,9 +73,11 @@ inline std::vector<int> half_offsets(DType dtype) {
       return {};
     case DType::F16:
     case DType::Q4_0:
+    case DType::Q5_0:
     case DType::Q8_0:
       return {0};
     case DType::Q4_1:
+    case DType::Q5_1:
     case DType::Q4_K:
     case DType::Q5_K:
       return {0, 2};

@@ -12,6 +12,8 @@ TEST(rows_have_the_sizes_of_the_gguf_specification) {
   CHECK_EQ(row_bytes(DType::BF16, 7), 14);
   CHECK_EQ(row_bytes(DType::Q4_0, 576), 18 * 18);
   CHECK_EQ(row_bytes(DType::Q4_1, 576), 18 * 20);
+  CHECK_EQ(row_bytes(DType::Q5_0, 576), 18 * 22);
+  CHECK_EQ(row_bytes(DType::Q5_1, 576), 18 * 24);
   CHECK_EQ(row_bytes(DType::Q8_0, 576), 18 * 34);
   CHECK_EQ(row_bytes(DType::Q4_K, 512), 2 * 144);
   CHECK_EQ(row_bytes(DType::Q5_K, 512), 2 * 176);

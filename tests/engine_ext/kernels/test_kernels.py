@@ -14,7 +14,7 @@ from tests.support.k_quants import quantize
 
 HERE = Path(__file__).parent
 EXECUTABLES = sorted(source.stem for source in HERE.glob("test_*.cpp"))
-QUANTIZED = ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+QUANTIZED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def test_random_blocks_dequantize_to_the_bits_of_the_gguf_package(build: Path, d
     rng = np.random.default_rng(11)
     raw = rng.integers(0, 256, size=(n, k // block_size, block_bytes), dtype=np.uint8)
     # A scale of random bits may be NaN, which compares with nothing: keep the exponent's top bit clear.
-    scales = {"Q6_K": (209,)} | dict.fromkeys(("Q4_1", "Q4_K", "Q5_K"), (1, 3))
+    scales = {"Q6_K": (209,)} | dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (1, 3))
     for at in scales.get(dtype, (1,)):
         raw[:, :, at] &= 0xBF
     want = gguf.quants.dequantize(raw.reshape(n, -1), kind)
@@ -58,7 +58,7 @@ def test_random_blocks_dequantize_to_the_bits_of_the_gguf_package(build: Path, d
         assert np.array_equal(got.view(np.uint32), want.astype(np.float32).view(np.uint32))
 
 
-@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32"])
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32"])
 def test_rows_that_the_gguf_package_quantized_come_back(build: Path, dtype: str) -> None:
     kind = gguf.GGMLQuantizationType[dtype]
     n, k = 19, 96

@@ -77,7 +77,11 @@ def stored(weights: dict[str, Array], kind: TensorType) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize(
-    "kind", [TensorType.F32, TensorType.F16, TensorType.BF16, TensorType.Q8_0, TensorType.Q4_1]
+    "kind",
+    [
+        *(TensorType.F32, TensorType.F16, TensorType.BF16),
+        *(TensorType.Q8_0, TensorType.Q4_1, TensorType.Q5_0, TensorType.Q5_1),
+    ],
 )
 def test_a_gguf_arrives_rounded_joined_and_in_half_split_order(
     tmp_path: Path, double: Double, kind: TensorType
