@@ -75,12 +75,15 @@ def _tokenizer(
 
 
 def merges_of(scores: Mapping[str, float], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
-    """List the pairs that join to a piece, best first: by the piece's score, then by the halves' ids."""
-    found: list[tuple[float, int, int, str, str]] = []
+    """List the pairs that join to a piece, best first: by the piece's score, its id, then the halves' ids.
+
+    Equal scores are not rare: Mistral gives all runs of spaces one, and some converters all pieces.
+    """
+    found: list[tuple[float, int, int, int, str, str]] = []
     for piece, score in scores.items():
         for cut in range(1, len(piece)):
             left = piece[:cut]
             if left in scores and (right := piece[cut:]) in scores:
-                found.append((-score, vocabulary[left], vocabulary[right], left, right))
+                found.append((-score, vocabulary[piece], vocabulary[left], vocabulary[right], left, right))
     found.sort()
-    return [(left, right) for _, _, _, left, right in found]
+    return [(left, right) for *_, left, right in found]

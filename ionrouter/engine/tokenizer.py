@@ -7,7 +7,6 @@ types stays text. Knows no templates, requests or engines.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import byte_bpe, sentencepiece, tokenizer_json
+from ionrouter.engine.special_tokens import SpecialNames, SpecialToken
 from ionrouter.engine.tool_format import READABLE_TOKENS
 from ionrouter.errors import ConfigError
 
@@ -25,16 +25,6 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5  # 6: the pi
 
 # Control tokens that end an answer whatever they are declared as: many GGUF files name only one of them.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialToken:
-    """A control token; `lstrip`/`rstrip`: it swallows the white space beside it in template text."""
-
-    id: int
-    text: str
-    lstrip: bool = False
-    rstrip: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +62,10 @@ class Tokenizer:
         """
         ids: list[int] = []
         at = 0
-        for match in self._special_pattern.finditer(text):
-            ids += self._stretch(text, at, match.start(), mark)
-            ids.append(self._longest_first[(match.lastindex or 1) - 1].id)
-            at = match.end()
+        for start, end, special in self._names.find(text):
+            ids += self._stretch(text, at, start, mark)
+            ids.append(special.id)
+            at = end
         return self._with_bos(ids + self._stretch(text, at, len(text), mark), add_bos)
 
     def _stretch(self, text: str, start: int, end: int, mark: str) -> list[int]:
@@ -129,20 +119,8 @@ class Tokenizer:
         return ids
 
     @cached_property
-    def _longest_first(self) -> list[SpecialToken]:
-        # So that no name hides a longer one that begins with it.
-        return sorted(self.specials, key=lambda special: -len(special.text))
-
-    @cached_property
-    def _special_pattern(self) -> re.Pattern[str]:
-        """One group for each of `_longest_first`."""
-        parts = [
-            (r"\s*" if special.lstrip else "")
-            + f"({re.escape(special.text)})"
-            + (r"\s*" if special.rstrip else "")
-            for special in self._longest_first
-        ]
-        return re.compile("|".join(parts) or r"(?!)")
+    def _names(self) -> SpecialNames:
+        return SpecialNames(self.specials)
 
     def _bytes(self, token_id: int) -> bytes:
         text = self._texts[token_id]
@@ -162,7 +140,9 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     hidden = {i for i, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN, _UNUSED)}
     raw = {i for i, kind in enumerate(types) if kind == _USER_DEFINED}
     read = _gguf_pieces if kind == "llama" else _gguf_byte_level
-    specials = tuple(SpecialToken(i, texts[i]) for i in sorted(hidden) if texts[i])
+    # Converters fill up to the model's vocabulary with unused tokens: holes, whose names mean nothing.
+    unused = {i for i in hidden if types[i] == _UNUSED}
+    specials = tuple(SpecialToken(i, texts[i]) for i in sorted(hidden - unused) if texts[i])
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     bos, *declared = (_id(metadata.get(f"tokenizer.ggml.{key}")) for key in ("bos_token_id", *keys))
     if kind == "llama":  # what its files mean by leaving them out
@@ -176,7 +156,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         adds_bos=_gguf_adds_bos(metadata),
         stop_ids=_ids(declared + named),
         chat_template=metadata.get("tokenizer.chat_template"),
-        _texts=tuple(texts),
+        _texts=tuple("" if i in unused else text for i, text in enumerate(texts)),
         _raw_ids=frozenset(raw | hidden),
         **read(metadata, texts, types, hidden),
     )

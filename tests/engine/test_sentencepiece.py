@@ -167,7 +167,10 @@ def test_a_folder_that_would_lose_text_is_refused(tmp_path: Path) -> None:
         folder_of(tmp_path, data)
 
 
-def test_better_pieces_merge_first_and_equal_ones_by_the_ids_of_their_halves() -> None:
-    scores = {"a": 0.0, "b": 0.0, "c": 0.0, "ab": -2.0, "bc": -1.0, "abc": -2.0}
+def test_better_pieces_merge_first_and_equal_ones_by_their_ids_then_their_halves() -> None:
+    scores = {"a": 0.0, "b": 0.0, "c": 0.0, "ab": -2.0, "bc": -1.0, "abc": -2.0, "aa": -2.0}
     ids = {text: i for i, text in enumerate(scores)}
-    assert sentencepiece.merges_of(scores, ids) == [("b", "c"), ("a", "b"), ("a", "bc"), ("ab", "c")]
+    assert sentencepiece.merges_of(scores, ids) == [
+        *(("b", "c"), ("a", "b"), ("a", "bc"), ("ab", "c")),
+        ("a", "a"),  # whose halves come before all others
+    ]

@@ -162,6 +162,19 @@ def test_no_plain_text_gives_a_special_id(parts: list[str]) -> None:
     assert not set(range(len(CONTROLS))) & set(tok.encode("".join(parts)))
 
 
+def test_unused_tokens_are_holes() -> None:
+    """Converters name them [PAD...], up to the size of the model; nobody who writes that means one."""
+    data = metadata()
+    data["tokenizer.ggml.tokens"] = [*data["tokenizer.ggml.tokens"], "[PAD706]"]
+    data["tokenizer.ggml.token_type"] = [*data["tokenizer.ggml.token_type"], 5]
+    tok = tokenizer.from_gguf(data)
+    hole = tok.num_tokens - 1
+    assert "[PAD706]" not in tok.special_texts
+    for ids in (tok.encode("a[PAD706]b"), tok.encode_template("a[PAD706]b")):
+        assert hole not in ids and tok.text_of(ids) == "a[PAD706]b"
+    assert tok.token_bytes()[hole] == tok.bytes_of(hole) == b""
+
+
 def test_user_defined_tokens_are_ordinary_text() -> None:
     tok = tokenizer.from_gguf(metadata())
     tool = tok.num_tokens - 2

