@@ -23,6 +23,12 @@ CudaModelHandle load_safetensors(const std::vector<std::string>& paths, const st
   return {CudaModel::load_safetensors(paths, config_json, {threads, blaslt})};
 }
 
+CudaModelHandle random(const std::string& config_json, uint64_t seed, int threads,
+                       const std::string& blaslt) {
+  const Unlocked unlocked;
+  return {CudaModel::random(config_json, seed, {threads, blaslt})};
+}
+
 py::object logits(const CudaModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
   std::vector<float> values;
   {
@@ -62,6 +68,10 @@ void add_cuda_model(py::module_& module) {
       .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "")
       .def_static("load_safetensors", &load_safetensors, py::arg("paths"), py::arg("config_json"),
                   py::arg("threads") = 0, py::arg("blaslt") = "")
+      .def_static("random", &random, py::arg("config_json"), py::arg("seed"), py::arg("threads") = 0,
+                  py::arg("blaslt") = "")
+      .def_property_readonly("streamed_bytes",
+                             [](const CudaModelHandle& self) { return self.model->streamed_bytes(); })
       .def_property_readonly("config",
                              [](const CudaModelHandle& self) {
                                return config_dict(self.model->config(), self.model->kv_block_bytes());

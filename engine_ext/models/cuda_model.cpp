@@ -22,6 +22,12 @@ std::shared_ptr<const CudaModel> CudaModel::load_safetensors(std::span<const std
   return load(ModelFiles::open_safetensors(paths, config_json), options);
 }
 
+std::shared_ptr<const CudaModel> CudaModel::random(const std::string& config_json, uint64_t seed,
+                                                   const CudaModelOptions& options) {
+  const auto pool = shared_pool(options.threads);
+  return load(ModelFiles::random(config_json, seed, pool.get()), options);
+}
+
 std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const CudaModelOptions& options) {
   const CudaLibrary& library = cuda_library();
   const IonCudaDevice device = cuda_device(library);
@@ -31,6 +37,8 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
 
   std::shared_ptr<CudaModel> model(new CudaModel(library, files.config));
   model->num_bytes_ = library.model_bytes(&config.values);
+  const int64_t embedding_bytes = int64_t{2} * files.config.vocab_size * files.config.hidden_size;
+  model->streamed_bytes_ = model->num_bytes_ - (config.values.is_head_tied ? 0 : embedding_bytes);
   model->kv_block_bytes_ = library.block_bytes(&config.values);
   if (model->num_bytes_ < 1 || model->kv_block_bytes_ < 1) {
     throw WeightError("not a model that CUDA computes: " + library.why());

@@ -6,6 +6,7 @@ Knows files and their metadata; knows no requests and starts no engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,9 @@ from ionrouter.engine import weights
 from ionrouter.engine.chat_template import ChatTemplate
 from ionrouter.engine.device import Device, DeviceKind, choose_device, cublas_lt_path
 from ionrouter.engine.kv_memory import TooLittleMemory
+from ionrouter.engine.random_model import matrix_bytes
 from ionrouter.engine.shards import shards_of
+from ionrouter.engine.sources import RandomModel, parse_source
 from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.errors import ConfigError
 
@@ -64,10 +67,13 @@ def fetch_weights(settings: EngineSettings, *, cache: Path, progress: bool) -> P
 
 def weight_bytes(settings: EngineSettings, cache: Path) -> int:
     """Say what the files on this machine take, about what the loaded weights will; 0 if none are here yet."""
-    path = weights.locate(settings.weights, cache)
-    if path is None:
-        return 0
+    source = parse_source(settings.weights)
     try:
+        if isinstance(source, RandomModel):
+            return matrix_bytes(source.shape)
+        path = weights.locate(settings.weights, cache)
+        if path is None:
+            return 0
         files = shards_of(path) if path.is_dir() else [path]
     except ConfigError:  # it will not load either
         return 0
@@ -118,19 +124,41 @@ def _extension() -> Any:
 def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
     ion = _extension()
     metadata = ion.gguf_metadata(str(path))
-    tokenizer = _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata))
-    threads = settings.threads or 0
-    if device.kind == "cuda":
-        model = _on_cuda(ion.CudaModel.load_gguf, str(path), threads)
-    else:
-        model = ion.Model.load_gguf(str(path), settings.numerics, threads)
+
+    def load() -> Any:
+        threads = settings.threads or 0
+        if device.kind == "cuda":
+            return _on_cuda(ion.CudaModel.load_gguf, str(path), threads)
+        return ion.Model.load_gguf(str(path), settings.numerics, threads)
+
+    tokenizer, model = _beside(lambda: _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata)), load)
     return _loaded(model, tokenizer, path, settings, device)
 
 
+def _beside(read_tokenizer: Callable[[], Tokenizer], load: Callable[[], Any]) -> tuple[Tokenizer, Any]:
+    """Read the tokenizer while the weights load: a large vocabulary takes as long. Its fault comes first."""
+    with ThreadPoolExecutor(1, "ion-tokenizer") as threads:
+        tokenizer = threads.submit(read_tokenizer)
+        try:
+            model = load()
+        except Exception:
+            tokenizer.result()
+            raise
+        return tokenizer.result(), model
+
+
 def _load_folder(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
-    ion = _extension()
-    tokenizer = _read("tokenizer.json", lambda: tokenizers.from_folder(path))
-    shards = [str(shard) for shard in shards_of(path)]
+    tokenizer, model = _beside(
+        lambda: _read("tokenizer.json", lambda: tokenizers.from_folder(path)),
+        lambda: _folder_model(path, settings, device),
+    )
+    return _loaded(model, tokenizer, path, settings, device)
+
+
+def _folder_model(path: Path, settings: EngineSettings, device: Device) -> Any:
+    ion, threads = _extension(), settings.threads or 0
+    source = parse_source(settings.weights)
+    shards = [] if isinstance(source, RandomModel) else [str(shard) for shard in shards_of(path)]
     config_path = path / "config.json"
     if not config_path.exists():
         raise ConfigError("the folder has no config.json")
@@ -138,12 +166,18 @@ def _load_folder(path: Path, settings: EngineSettings, device: Device) -> Loaded
         config_json = config_path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"config.json: not UTF-8: {error}") from error
-    threads = settings.threads or 0
+    if isinstance(source, RandomModel):
+        return _random(source, config_json, settings, device)
     if device.kind == "cuda":
-        model = _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
-    else:
-        model = ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
-    return _loaded(model, tokenizer, path, settings, device)
+        return _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
+    return ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
+
+
+def _random(source: RandomModel, config_json: str, settings: EngineSettings, device: Device) -> Any:
+    ion, threads = _extension(), settings.threads or 0
+    if device.kind == "cuda":
+        return _on_cuda(ion.CudaModel.random, config_json, source.seed, threads)
+    return ion.Model.random(config_json, source.seed, settings.numerics, threads)
 
 
 def _on_cuda(load: Callable[..., Any], *files_and_threads: Any) -> Any:
@@ -179,5 +213,6 @@ def _loaded(
 ) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
     numerics = "bfloat16" if device.kind == "cuda" else settings.numerics
-    identity = f"{settings.sha256 or path.resolve()}:{numerics}"
+    what = settings.weights if settings.weights.startswith("random:") else path.resolve()
+    identity = f"{settings.sha256 or what}:{numerics}"
     return LoadedModel(model, device, model.config, tokenizer, template, identity)
