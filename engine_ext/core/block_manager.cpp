@@ -153,7 +153,10 @@ void BlockManager::seal(PrefixChain& chain, std::span<const int32_t> ids, int32_
   while ((chain.num_sealed + 1) * block_size_ <= num_valid) {
     // Followed: somebody sealed the same prefix first. Theirs is the node; ours stays a private copy, free
     // once we release it, and the chain goes on below theirs.
-    if (!follow(chain, ids)) extend(chain, ids, blocks[static_cast<size_t>(chain.num_sealed)]);
+    if (follow(chain, ids)) continue;
+    const BlockId block = blocks[static_cast<size_t>(chain.num_sealed)];
+    if (block == kNoBlock) return;  // evicted, and given back before: nothing to enter it from
+    extend(chain, ids, block);
   }
 }
 

@@ -70,7 +70,7 @@ class BlockManager {
 
   // Enters the full blocks of a sequence into the tree. `blocks` is its table, ids[0, num_valid) have valid
   // KV. Where a node for the same prefix exists already, that one stays and the sequence's block stays
-  // private.
+  // private. Ends at a kNoBlock that it would need.
   void seal(PrefixChain& chain, std::span<const int32_t> ids, int32_t num_valid,
             std::span<const BlockId> blocks);
 

@@ -23,8 +23,9 @@ void KvTier::write_back(PrefixChain& chain, std::span<const int32_t> ids, int32_
   Batch batch;
   while (has_more()) {
     if (host_.follow(chain, ids)) continue;
-    // What finds no room now is tried again with the next seal.
-    if (!try_extend(chain, ids, blocks[static_cast<size_t>(chain.num_sealed)], batch)) break;
+    const BlockId block = blocks[static_cast<size_t>(chain.num_sealed)];
+    // What finds no room now is tried again with the next seal, unless its block has been given back by then.
+    if (block == kNoBlock || !try_extend(chain, ids, block, batch)) break;
   }
   if (batch.copies.empty()) return;
   batch.chain = chain;
@@ -74,6 +75,11 @@ std::shared_ptr<const Fetch> KvTier::fetch(std::span<const HostBlock> from, std:
 }
 
 void KvTier::poll(bool wait) {
+  if (wait) {
+    const auto fetch =
+        std::ranges::find_if(batches_, [](const Batch& batch) { return batch.fetch != nullptr; });
+    if (fetch != batches_.end()) batches_.splice(batches_.begin(), batches_, fetch);
+  }
   for (auto batch = batches_.begin(); batch != batches_.end();) {
     if (!is_over(*batch, std::exchange(wait, false))) {
       ++batch;

@@ -11,8 +11,9 @@
 
 namespace ion {
 
-using SeqSlot = int32_t;    // index into the runner's per-sequence state, reused after a leave
-using BlockId = int32_t;    // index of a KV block of `Caps::block_size` tokens
+using SeqSlot = int32_t;  // index into the runner's per-sequence state, reused after a leave
+using BlockId = int32_t;  // index of a KV block of `Caps::block_size` tokens
+constexpr BlockId kNoBlock = -1;
 using HostBlock = int32_t;  // index of a block in the second tier (host memory or a file)
 using Ticket = uint64_t;    // one copy between the tiers
 
@@ -145,6 +146,7 @@ struct Caps {
   int64_t block_bytes = 0;           // of one block with all its layers
   int32_t max_logprobs = INT32_MAX;  // most num_logprobs that a sequence may ask for
   bool scores_prompts = true;        // answers rows with kRowPromptLogprobs
+  int32_t window = 0;                // position p reads KV of (p - window, p] alone; 0: of all before it
 };
 
 enum class CopyState : uint8_t {

@@ -17,7 +17,10 @@ void cut(std::vector<int32_t>& blocks, int32_t most) {
 }  // namespace
 
 Scheduler::Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity, Runner* tier)
-    : caps_(caps), options_(options), blocks_(caps.num_blocks, caps.block_size, cache_identity) {
+    : caps_(caps),
+      options_(options),
+      blocks_(caps.num_blocks, caps.block_size, cache_identity),
+      cost_({.ratio = options.max_mixed_step_ratio, .least = caps.block_size}) {
   // Without a prefix cache nothing would ever be found in it.
   if (tier != nullptr && caps.num_host_blocks > 0 && options.prefix_cache) {
     tier_.emplace(*tier, blocks_, std::move(cache_identity));
@@ -40,9 +43,11 @@ ScheduledStep Scheduler::schedule() {
   num_promised_ = 0;
   poll_copies(false);
   add_decode_rows(out);
+  bound_prefill(out);
   add_prefill_rows(out);
   admit(out);
   if (out.step.rows.empty()) return out;
+  if (out.load.is_mixed()) out.predicted_s = cost_.predict(out.load);
   out.epoch = out.step.epoch = ++epoch_;
   // Leaves wait for a step with rows. Their slots may be free by then, even taken by a join of this very
   // step: the runner applies leaves before joins.
@@ -58,11 +63,36 @@ void Scheduler::add_decode_rows(ScheduledStep& out) {
   for (auto it = running_.begin(); it != running_.end();) {
     const SequencePtr sequence = *it;
     if (!sequence->is_prefilling() && sequence->can_sample_more() && try_grow(sequence, out)) {
+      ++out.load.decode_rows;
+      out.load.decode_context += sequence->num_scheduled + 1;
       add_row(sequence, 1, out);
-      ++out.num_decode_rows;
     }
     it = running_.upper_bound(sequence);
   }
+}
+
+// Lowers the budget to what the decode rows can bear. Where a newcomer will begin is not known yet.
+void Scheduler::bound_prefill(ScheduledStep& out) {
+  const auto is_prefilling = [](const SequencePtr& s) {
+    return s->is_prefilling() && (!s->fetch || s->fetch->is_over);
+  };
+  const auto first = std::ranges::find_if(running_, is_prefilling);
+  const auto num_prefilling = static_cast<int32_t>(std::count_if(first, running_.end(), is_prefilling));
+  int32_t num_behind = num_prefilling;
+  if (!is_out_of_blocks_) {
+    const auto num_free_slots = static_cast<int32_t>(free_slots_.size());
+    num_behind += std::min({num_waiting(), options_.max_running - num_running(), num_free_slots});
+  }
+  const int32_t num_decoding = out.load.decode_rows;
+  if (num_decoding == 0 || num_behind == 0 || num_behind > std::max(kFew, num_decoding / 4)) return;
+  int64_t context = 0;
+  if (first != running_.end()) {
+    const auto& fetch = (*first)->fetch;
+    context = (*first)->num_scheduled + (fetch ? fetch->num_whole * caps_.block_size : 0);
+  }
+  const StepCost::Choice choice = cost_.choose(out.load, context, budget_);
+  budget_ = choice.tokens;
+  out.alone_s = choice.alone_s;
 }
 
 // The first in order takes all of the budget it can use. Sharing it would give every prompt its first token
@@ -70,21 +100,23 @@ void Scheduler::add_decode_rows(ScheduledStep& out) {
 void Scheduler::add_prefill_rows(ScheduledStep& out) {
   for (const SequencePtr& sequence : running_) {
     if (budget_ == 0) return;
-    if (!sequence->is_prefilling() || !try_begin(*sequence, out)) continue;
-    const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
-    out.num_prefill_tokens += count;
-    add_row(sequence, count, out);
+    if (sequence->is_prefilling() && try_begin(*sequence, out)) add_prefill_row(sequence, out);
   }
+}
+
+void Scheduler::add_prefill_row(const SequencePtr& sequence, ScheduledStep& out) {
+  const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
+  out.load.prefill_tokens += count;
+  out.load.prefill_context += int64_t{count} * (sequence->num_scheduled + count / 2);
+  add_row(sequence, count, out);
 }
 
 void Scheduler::admit(ScheduledStep& out) {
   while (budget_ > 0 && !waiting_.empty() && num_running() < options_.max_running && !free_slots_.empty()) {
     const SequencePtr sequence = *waiting_.begin();
-    if (!try_admit(sequence, out)) return;
-    if (sequence->fetch) continue;
-    const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
-    out.num_prefill_tokens += count;
-    add_row(sequence, count, out);
+    is_out_of_blocks_ = !try_admit(sequence, out);
+    if (is_out_of_blocks_) return;
+    if (!sequence->fetch) add_prefill_row(sequence, out);
   }
 }
 
@@ -247,9 +279,11 @@ void Scheduler::remove(const SequencePtr& sequence) {
 void Scheduler::leave(Sequence& sequence) {
   if (!sequence.fetch) leaves_.push_back(sequence.slot);  // else it never joined
   sequence.fetch.reset();
+  std::erase(sequence.blocks, kNoBlock);
   deferred_.push_back({sequence.last_epoch, sequence.slot, std::move(sequence.blocks)});
   sequence.slot = -1;
   sequence.blocks.clear();
+  sequence.num_passed = 0;
   sequence.chain = PrefixChain{.salt = std::move(sequence.chain.salt)};
   sequence.num_computed = sequence.num_scheduled = 0;
   complete(completed_);  // nothing is in flight for it: the second passage follows at once
@@ -260,17 +294,32 @@ void Scheduler::complete(uint64_t epoch) {
   std::erase_if(deferred_, [&](const Deferred& deferred) {
     if (deferred.epoch > completed_) return false;
     blocks_.release(deferred.blocks);
-    free_slots_.push_back(deferred.slot);
+    if (deferred.slot >= 0) free_slots_.push_back(deferred.slot);
     return true;
   });
 }
 
 void Scheduler::seal(Sequence& sequence) {
-  if (!options_.prefix_cache || sequence.status != Status::kRunning) return;
-  blocks_.seal(sequence.chain, sequence.ids, sequence.num_computed, sequence.blocks);
+  if (sequence.status != Status::kRunning) return;
+  if (options_.prefix_cache) {
+    blocks_.seal(sequence.chain, sequence.ids, sequence.num_computed, sequence.blocks);
+  }
   if (tier_) {
     tier_->write_back(sequence.tier_chain, sequence.ids, sequence.num_computed, sequence.blocks);
   }
+  release_passed(sequence);
+}
+
+// Rows in flight and later ones are of positions from num_computed on.
+void Scheduler::release_passed(Sequence& sequence) {
+  if (caps_.window == 0) return;
+  const int32_t first_read = std::max(0, sequence.num_computed - caps_.window + 1);
+  std::vector<BlockId> passed;
+  for (; sequence.num_passed < first_read / caps_.block_size; ++sequence.num_passed) {
+    passed.push_back(
+        std::exchange(sequence.blocks[static_cast<size_t>(sequence.num_passed)], BlockId{kNoBlock}));
+  }
+  if (!passed.empty()) deferred_.push_back({sequence.last_epoch, -1, std::move(passed)});
 }
 
 void Scheduler::poll_copies(bool wait) {
@@ -313,14 +362,18 @@ void Scheduler::check_integrity() const {
   std::vector<int32_t> num_owners = passing_references();
   for (const SequencePtr& sequence : running_) {
     if (sequence->status != Status::kRunning) throw std::logic_error("a running sequence has another status");
-    for (BlockId block : sequence->blocks) ++num_owners[static_cast<size_t>(block)];
+    for (BlockId block : sequence->blocks) {
+      if (block != kNoBlock) ++num_owners[static_cast<size_t>(block)];
+    }
   }
   for (BlockId block = 0; block < caps_.num_blocks; ++block) {
     if (num_owners[static_cast<size_t>(block)] != blocks_.num_refs(block)) {
       throw std::logic_error("block " + std::to_string(block) + ": owners and references differ in number");
     }
   }
-  if (free_slots_.size() + running_.size() + deferred_.size() != static_cast<size_t>(caps_.max_slots)) {
+  const auto num_leaving = std::ranges::count_if(deferred_, [](const Deferred& d) { return d.slot >= 0; });
+  if (free_slots_.size() + running_.size() + static_cast<size_t>(num_leaving) !=
+      static_cast<size_t>(caps_.max_slots)) {
     throw std::logic_error("free, running and deferred slots are not all slots");
   }
 }

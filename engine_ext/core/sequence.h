@@ -27,7 +27,8 @@ enum class Status : uint8_t {
 //               prompt                   generated, committed
 //   computed   [0 ... num_computed)     [num_computed .. num_scheduled)
 //               KV valid                 in steps that are in flight
-//   blocks     block i of the table holds positions [16 i, 16 i + 16); the table covers [0, num_scheduled)
+//   blocks     block i of the table holds positions [16 i, 16 i + 16); the table covers [0, num_scheduled);
+//              [0, num_passed) of it are kNoBlock: given back, since no window reaches them any more
 //
 // While decoding at depth d, num_scheduled runs up to d positions ahead of ids.size(): the runner knows those
 // ids first. num_in_flight counts samples that are under way; generated + num_in_flight never exceeds
@@ -48,6 +49,7 @@ struct Sequence {
   Status status = Status::kWaiting;
   SeqSlot slot = -1;
   std::vector<BlockId> blocks;
+  int32_t num_passed = 0;
   PrefixChain chain;                   // where its prefix stands in the cache
   PrefixChain tier_chain;              // and in the second tier
   std::shared_ptr<const Fetch> fetch;  // not null: it waits for blocks of the second tier, and has not joined

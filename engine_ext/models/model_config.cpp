@@ -302,6 +302,11 @@ ModelConfig config_from_json(const Json& json) {
   return config;
 }
 
+int32_t ModelConfig::widest_window() const {
+  if (windows.empty() || std::ranges::find(windows, 0) != windows.end()) return 0;
+  return *std::ranges::max_element(windows);
+}
+
 std::vector<double> rope_frequencies(const ModelConfig& config) {
   std::vector<double> out(config.head_dim / 2);
   for (size_t i = 0; i < out.size(); ++i) {

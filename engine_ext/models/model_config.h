@@ -32,6 +32,7 @@ struct ModelConfig {
   int64_t q_size() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
   int32_t window_of(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }
+  int32_t widest_window() const;  // 0: some layer sees all
 };
 
 // Both throw WeightError naming the key for missing, foreign or absurd values, and for unknown architectures.

@@ -35,6 +35,7 @@ Caps base_caps(const ModelConfig& config, const RunnerOptions& options) {
   caps.max_slots = options.max_slots;
   caps.max_tokens_per_step = options.max_tokens_per_step;
   caps.context_length = options.context_length > 0 ? options.context_length : config.context_length;
+  caps.window = config.widest_window();
   if (caps.max_slots < 1) throw std::invalid_argument("max_slots: must be at least 1");
   if (caps.max_tokens_per_step < 1) throw std::invalid_argument("max_tokens_per_step: must be at least 1");
   if (caps.context_length > config.context_length) {

@@ -35,6 +35,7 @@ class EngineSettings:
     device: str = "auto"  # or cpu, cuda
     kv_memory_bytes: int | None = None
     max_running: int = 64
+    max_mixed_step_ratio: float | None = None  # None: the device's own
     threads: int | None = None
     kv_tier_bytes: int = 0
     kv_tier_folder: str = ""  # empty: the second KV tier is memory

@@ -21,6 +21,9 @@ from ionrouter.engine.kv_memory import (
 from ionrouter.engine.loading import EngineSettings, LoadedModel, device_of, fetch_weights, load_from
 from ionrouter.errors import ConfigError
 
+# On the CPU a few prompt tokens cost nearly what many do: small chunks would cost everybody's time.
+MIXED_STEP_RATIO = {"cuda": 1.8, "cpu": 0.0}
+
 # Weights and KV of a model are taken together: who loads next sees what is left. Fetching is not held up.
 _one_at_a_time = threading.Lock()
 
@@ -41,9 +44,11 @@ def _start(loaded: LoadedModel, settings: EngineSettings, neighbours: Callable[[
 
     kv_bytes = settings.kv_memory_bytes or _chosen_kv_bytes(loaded, settings, neighbours())
     table = loaded.tokenizer.token_bytes(int(loaded.config["vocab_size"]))
+    ratio = settings.max_mixed_step_ratio
     options = {
         "kv_memory_bytes": kv_bytes,  # 0 on a GPU that nobody shares: the runner takes what it finds
         "max_running": settings.max_running,
+        "max_mixed_step_ratio": MIXED_STEP_RATIO[loaded.device.kind] if ratio is None else ratio,
         "cache_identity": loaded.identity,
         "tier_bytes": settings.kv_tier_bytes,
         "tier_folder": settings.kv_tier_folder,

@@ -150,6 +150,7 @@ def _settings(local: LocalModel) -> EngineSettings:
         device=local.device,
         kv_memory_bytes=local.kv_memory_bytes,
         max_running=local.max_running,
+        max_mixed_step_ratio=local.max_mixed_step_ratio,
         threads=local.threads,
         kv_tier_bytes=local.kv_tier_bytes,
         kv_tier_folder=local.kv_tier_folder,

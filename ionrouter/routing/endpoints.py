@@ -209,6 +209,7 @@ def _local_model(draft: Draft, folder: Path) -> LocalModel | None:
         device=offer.device or "auto",
         kv_memory_bytes=offer.kv_memory,
         max_running=offer.max_running or LocalModel("").max_running,
+        max_mixed_step_ratio=offer.max_mixed_step_ratio,
         threads=offer.threads,
         kv_tier_bytes=offer.kv_tier.bytes if offer.kv_tier else 0,
         kv_tier_folder=_tier_folder(offer, folder),

@@ -36,7 +36,7 @@ _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = 
 }
 _ION_FIELDS = (
     *("weights", "sha256", "numerics", "device", "kv_memory", "kv_tier", "prefix_cache", "unload"),
-    *("max_running", "threads"),
+    *("max_running", "max_mixed_step_ratio", "threads"),
 )
 # What `options` may hold by provider type; None: anything (the script of a trial).
 _OPTIONS: dict[ProviderType, tuple[str, ...] | None] = {

@@ -25,6 +25,7 @@ from ionrouter.routing.spec_values import (
     Seconds,
     Slug,
     Spec,
+    StepRatio,
     Strategy,
     Text,
     Tokens,
@@ -219,6 +220,11 @@ class EndpointSpec(Offer):
     )
     max_running: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         default=None, description="ion: sequences computed at once."
+    )
+    max_mixed_step_ratio: StepRatio | None = Field(
+        default=None,
+        description="ion: beside answers being written, prompts make a step at most so many times as long; "
+        "0: no bound. Default: 1.8 on a GPU, 0 on the CPU.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         default=None, description="ion: CPU threads."

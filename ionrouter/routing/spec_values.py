@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ionrouter.routing.values import (
     byte_count,
@@ -13,6 +13,7 @@ from ionrouter.routing.values import (
     hedge_delay,
     probe_seconds,
     source_of_weights,
+    step_ratio,
     unix_seconds,
     upstream_url,
 )
@@ -37,6 +38,13 @@ HeaderValue = Annotated[str, BeforeValidator(header_value)]
 Url = Annotated[str, BeforeValidator(upstream_url)]
 Bytes = Annotated[
     int, BeforeValidator(byte_count), Field(gt=0, json_schema_extra={"type": ["integer", "string"]})
+]
+StepRatio = Annotated[
+    float,
+    AfterValidator(step_ratio),
+    Field(
+        allow_inf_nan=False, json_schema_extra={"anyOf": [{"type": "number", "minimum": 1}, {"enum": [0]}]}
+    ),
 ]
 Weights = Annotated[str, BeforeValidator(source_of_weights)]
 Created = Annotated[

@@ -53,6 +53,13 @@ def header_value(value: Any) -> Any:
     return value
 
 
+def step_ratio(value: float) -> float:
+    """Accept how many times as long a step may be, or 0."""
+    if value != 0 and value < 1:
+        raise ValueError("at least 1, or 0 for no bound")
+    return value
+
+
 def list_of_one(value: Any) -> Any:
     """Read a single text as a list of one."""
     return [value] if isinstance(value, str) else value

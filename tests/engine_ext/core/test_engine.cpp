@@ -173,6 +173,9 @@ TEST(options_that_make_no_sense_are_refused_by_name) {
   Setup deep;
   deep.options.pipeline_depth = 4;
   CHECK_THROWS(std::invalid_argument, Rig{deep}, "pipeline_depth");
+  Setup quick;
+  quick.options.max_mixed_step_ratio = 0.5;
+  CHECK_THROWS(std::invalid_argument, Rig{quick}, "max_mixed_step_ratio", "0.5");
   Setup empty;
   empty.caps.num_blocks = 0;
   CHECK_THROWS(std::invalid_argument, Rig{empty}, "num_blocks");
@@ -559,6 +562,24 @@ TEST(stats_tell_waiting_work_and_a_runner_that_does_not_answer) {
   // The fake takes a millisecond a token.
   CHECK(after.prefill_rate > 900 && after.prefill_rate < 1100);
   CHECK(after.decode_rate > 900 && after.decode_rate < 1100);
+}
+
+// Four answers of 200 tokens take 56 blocks where all is kept, and at most five each with a window of 20.
+TEST(blocks_that_every_window_has_passed_are_given_back) {
+  for (const bool has_cache : {true, false}) {
+    Setup setup;
+    setup.caps.num_blocks = 20;
+    setup.caps.window = 20;
+    setup.options.prefix_cache = has_cache;
+    Rig rig(setup);
+    std::vector<uint64_t> ids;
+    for (uint64_t seed = 0; seed < 4; ++seed) ids.push_back(rig.engine().submit(endless(10, seed, 200)));
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      CHECK_EQ(rig.answer(ids[seed]).output, rig.expected(endless(10, seed, 200)));
+    }
+    CHECK_EQ(rig.engine().stats().preemptions, int64_t{0});
+    CHECK(rig.gets_all_blocks_back());
+  }
 }
 
 TEST(many_threads_may_submit_abort_and_read_at_once) {

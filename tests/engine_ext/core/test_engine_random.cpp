@@ -36,12 +36,14 @@ Plan random_plan(std::mt19937_64& random) {
   setup.options.token_budget = between(random, 0, 1) ? 512 : between(random, 1, 40);
   setup.options.max_running = between(random, 1, 8);
   setup.options.pipeline_depth = between(random, 0, 3);
+  setup.options.max_mixed_step_ratio = between(random, 0, 2) * 1.2;
   setup.options.prefix_cache = between(random, 0, 3) > 0;
   setup.caps.num_host_blocks = between(random, 0, 1) ? 0 : between(random, 1, 80);
   setup.faults.fail_copy = between(random, 0, 2) ? 0.0 : 0.2;
   setup.max_delay_us = between(random, 0, 1) ? 0 : 60;
   setup.seed = random();
   setup.grammar = rig::every_third;
+  if (between(random, 0, 2) == 0) setup.caps.window = between(random, 2, 60);
   plan.num_sequences = between(random, 4, 24);
   plan.aborts = between(random, 0, 1);
   return plan;
