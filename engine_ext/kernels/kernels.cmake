@@ -9,7 +9,7 @@ set(ION_KERNELS_SOURCES
   attention.cpp attention_reference.cpp dispatch.cpp dtype.cpp matmul.cpp matmul_reference.cpp pack.cpp
   philox.cpp rope.cpp rows.cpp rows_reference.cpp sampler.cpp selection.cpp thread_pool.cpp token_counts.cpp)
 set(ION_AVX2_SOURCES attention_avx2.cpp matmul_float_avx2.cpp matmul_int8_avx2.cpp rows_avx2.cpp)
-set(ION_AVX512VNNI_SOURCES matmul_int8_avx512vnni.cpp)
+set(ION_AVX512VNNI_SOURCES attention_avx512vnni.cpp matmul_int8_avx512vnni.cpp rows_avx512vnni.cpp)
 list(TRANSFORM ION_KERNELS_SOURCES PREPEND ${ION_KERNELS_DIR}/cpu/)
 list(TRANSFORM ION_AVX2_SOURCES PREPEND ${ION_KERNELS_DIR}/cpu/)
 list(TRANSFORM ION_AVX512VNNI_SOURCES PREPEND ${ION_KERNELS_DIR}/cpu/)

@@ -70,7 +70,8 @@ void gather_rows(float* dst, const int32_t* ids, int64_t m, const void* table, D
 constexpr int64_t kPanelRows = 8;  // weight rows that are interleaved in a panel
 
 // A view of [n, k] weights in panels of 8 rows; the caller owns `data` (64-byte aligned, packed_bytes long).
-// Panel p holds rows [8p, 8p + 8), zero rows past n. The layout is written out in cpu/panel.h.
+// Panel p holds rows [8p, 8p + 8), zero rows past n; quantised panels lie in pairs. The layout is written out
+// in cpu/panel.h.
 struct PackedMatrix {
   DType dtype = DType::F32;
   Numerics numerics = Numerics::fast;  // how `matmul` computes with it; the layout is the same
@@ -81,8 +82,8 @@ struct PackedMatrix {
 // Whether [n, k] of this type can be packed: n, k > 0 and k a multiple of the block size.
 bool is_packable(DType dtype, int64_t n, int64_t k);
 
-// Bytes of the packed form: as in the file with n rounded up to 8; for Q4_K and Q5_K 2.8% and 2.3% more,
-// since their scales of 6 bits are widened to bytes.
+// Bytes of the packed form: as in the file with n rounded up to 16, of float types to 8; for Q4_K and
+// Q5_K 2.8% and 2.3% more, since their scales of 6 bits are widened to bytes.
 int64_t packed_bytes(DType dtype, int64_t n, int64_t k, Numerics numerics);
 
 // Packs rows [0, n) of `src` (file layout, [n, k]) into dst and returns the view.

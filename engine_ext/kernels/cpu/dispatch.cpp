@@ -72,8 +72,8 @@ constexpr KernelTable kAvx2 = {
     avx2::silu_mul_row, avx2::attention,   avx2::exp_row,      avx2::to_f16,
 };
 constexpr KernelTable kAvx512Vnni = {
-    avx2::quantize_row, avx512vnni::matmul_int8, avx2::matmul_float, avx2::rms_norm_row,
-    avx2::silu_mul_row, avx2::attention,         avx2::exp_row,      avx2::to_f16,
+    avx512vnni::quantize_row, avx512vnni::matmul_int8, avx2::matmul_float,  avx2::rms_norm_row,
+    avx512vnni::silu_mul_row, avx512vnni::attention,   avx512vnni::exp_row, avx2::to_f16,
 };
 #endif
 

@@ -12,10 +12,6 @@ namespace {
 constexpr int64_t kUnitPanels = 4;
 constexpr int64_t kRowBlockBytes = 128 * 1024;  // of int8 activations; a quarter to an eighth of usual L2
 
-int64_t align64(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
 int64_t units_of(const PackedMatrix& w) {
   return (num_panels(w.n) + kUnitPanels - 1) / kUnitPanels;
 }
@@ -24,37 +20,19 @@ bool uses_int8(const PackedMatrix& w) {
   return w.numerics == Numerics::fast && is_quantized(w.dtype);
 }
 
-QuantizedRows lay_out(void* scratch, int64_t m, int64_t k) {
-  const int64_t groups = k / kGroup;
-  std::byte* at = static_cast<std::byte*>(scratch);
-  const auto take = [&at](int64_t bytes) {
-    void* piece = at;
-    at += align64(bytes);
-    return piece;
-  };
-  QuantizedRows rows{};
-  rows.k = k;
-  rows.q = static_cast<int8_t*>(take(m * k));
-  rows.d = static_cast<float*>(take(m * groups * 4));
-  rows.d_sum = static_cast<float*>(take(m * groups * 4));
-  rows.sum = static_cast<int32_t*>(take(m * groups * 4));
-  rows.offset_sum = static_cast<int16_t*>(take(m * groups * 4));
-  return rows;
-}
-
 // One row is quantised in about a microsecond: a parallel region pays from some rows on.
-void quantize(QuantizedRows& dst, const float* x, int64_t x_stride, int64_t m, ThreadPool& pool) {
+void quantize(const QuantizedRows& dst, const float* x, int64_t x_stride, int64_t m, ThreadPool& pool) {
   const KernelTable& kernels = kernel_table();
   const auto rows = [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) kernels.quantize_row(dst, r, x + r * x_stride);
   };
-  if (m * dst.k < 16 * 1024) return rows(0, m);
+  if (m * dst.k < 8 * 1024) return rows(0, m);
   pool.parallel_for(m, rows);
 }
 
 int64_t block_rows(int64_t k) {
-  const int64_t rows = kRowBlockBytes / k / 4 * 4;
-  return rows < 8 ? 8 : rows > 64 ? 64 : rows;
+  const int64_t rows = kRowBlockBytes / k / kRowBlock * kRowBlock;
+  return rows < kRowBlock ? kRowBlock : rows > 64 ? 64 : rows;
 }
 
 void run_units(MatmulTask task, int64_t unit_begin, int64_t unit_end, int64_t m) {
@@ -73,8 +51,7 @@ void run_units(MatmulTask task, int64_t unit_begin, int64_t unit_end, int64_t m)
 }  // namespace
 
 int64_t matmul_scratch_bytes(int64_t m, int64_t k) {
-  const int64_t groups = k / kGroup + 1;
-  return align64(m * k) + 4 * align64(m * groups * 4);
+  return m * (k / kGroup + 1) * kRowGroupBytes;
 }
 
 void matmul_group(std::span<const MatmulOutput> outputs, const float* x, int64_t x_stride, int64_t m,
@@ -88,7 +65,7 @@ void matmul_group(std::span<const MatmulOutput> outputs, const float* x, int64_t
   }
   QuantizedRows xq{};
   if (int8) {
-    xq = lay_out(scratch, m, outputs[0].w->k);
+    xq = {m, outputs[0].w->k, static_cast<std::byte*>(scratch)};
     quantize(xq, x, x_stride, m, pool);
   }
   pool.parallel_for(num_units, [&](int64_t begin, int64_t end) {

@@ -90,7 +90,7 @@ void unpack_q8(float (*w)[8], const uint8_t* group) {
 }
 
 void unpack_q6(float (*w)[8], const uint8_t* panel, int64_t g) {
-  const uint8_t* super = panel + g / kSuperGroups * kQ6SuperBytes;
+  const uint8_t* super = panel + g / kSuperGroups * 2 * kQ6SuperBytes;
   const uint8_t* group = super + g % kSuperGroups * kQ6GroupBytes;
   const __m256 d = load_f16x8(super + kSuperGroups * kQ6GroupBytes);
   for (int q = 0; q < 8; ++q) {
@@ -108,7 +108,7 @@ void unpack_q6(float (*w)[8], const uint8_t* panel, int64_t g) {
 template <bool kHasFifth>
 void unpack_q45_k(float (*w)[8], const uint8_t* panel, int64_t g) {
   constexpr int64_t kGroupBytes = kHasFifth ? kQ5KGroupBytes : kQ4KGroupBytes;
-  const uint8_t* super = panel + g / kSuperGroups * (kSuperGroups * kGroupBytes + 2 * kHalfRow);
+  const uint8_t* super = panel + g / kSuperGroups * 2 * (kSuperGroups * kGroupBytes + 2 * kHalfRow);
   const uint8_t* group = super + g % kSuperGroups * kGroupBytes;
   const uint8_t* halves = super + kSuperGroups * kGroupBytes;
   const __m256 scale = _mm256_mul_ps(load_f16x8(halves), load_u8x8(group));
@@ -128,15 +128,15 @@ void unpack_q45_k(float (*w)[8], const uint8_t* panel, int64_t g) {
 void unpack_group(float (*w)[8], const uint8_t* panel, DType dtype, int64_t g) {
   switch (dtype) {
     case DType::Q4_0:
-      return unpack_q4<false>(w, panel + g * panel_bytes(dtype, kGroup));
+      return unpack_q4<false>(w, panel + g * panel_block_stride(dtype));
     case DType::Q4_1:
-      return unpack_q4<true>(w, panel + g * panel_bytes(dtype, kGroup));
+      return unpack_q4<true>(w, panel + g * panel_block_stride(dtype));
     case DType::Q5_0:
-      return unpack_q5<false>(w, panel + g * panel_bytes(dtype, kGroup));
+      return unpack_q5<false>(w, panel + g * panel_block_stride(dtype));
     case DType::Q5_1:
-      return unpack_q5<true>(w, panel + g * panel_bytes(dtype, kGroup));
+      return unpack_q5<true>(w, panel + g * panel_block_stride(dtype));
     case DType::Q8_0:
-      return unpack_q8(w, panel + g * panel_bytes(dtype, kGroup));
+      return unpack_q8(w, panel + g * panel_block_stride(dtype));
     case DType::Q4_K:
       return unpack_q45_k<false>(w, panel, g);
     case DType::Q5_K:
@@ -196,14 +196,13 @@ void store(const Strip& strip, const MatmulTask& task, int64_t first_panel, int6
 void strip_rows(const MatmulTask& task, int64_t first_panel, int64_t row, int64_t num_rows) {
   Strip strip;
   const PackedMatrix& w = *task.out->w;
-  const int64_t stride = panel_bytes(w.dtype, w.k);
   const uint8_t* data = reinterpret_cast<const uint8_t*>(w.data);
   clear(strip, num_rows);
   for (int64_t first = 0; first < w.k; first += kChunk) {
     const int64_t count = w.k - first < kChunk ? w.k - first : kChunk;
     for (int p = 0; p < kPanels; ++p) {  // past the last panel: that panel again, and not stored
       const int64_t panel = first_panel + p < task.panel_end ? first_panel + p : task.panel_end - 1;
-      unpack_chunk(strip.w[p], data + panel * stride, w.dtype, first, count);
+      unpack_chunk(strip.w[p], data + panel_offset(w.dtype, w.k, panel), w.dtype, first, count);
     }
     const float* x = task.x + row * task.x_stride + first;
     int64_t r = 0;

@@ -1,158 +1,204 @@
-// Quantised weights times int8 activations: the loop over panels, rows and groups, for 256-bit instruction
-// sets. Included by one file per instruction set, inside its anonymous namespace, after it has defined
+// Quantised weights times int8 activations: the loop over panels, rows and groups. Included by one file per
+// instruction set, inside its anonymous namespace, after it has defined
+//   struct Wide: vectors of kPanels * 8 lanes, one per weight row, what is done with them, and kRows: so many
+//                rows of activations share one unpacking of the weights at most
 //   struct Dot { template <int M> static void q4(...), q5(...), q8(...), q6(...); };
-// which give the integer sums of a group. Everything after the integers is here, hence the same for all.
+// Dot gives the integer sums of a group. What follows them is here, hence the same for all.
 //
-// M rows share one unpacking of the weights. Per output the order is that of matmul_reference.cpp for any M.
+// Per output the order is that of matmul_reference.cpp for any M.
 
-// M rows of activations at the current group.
+using Float = Wide::Float;
+using Int = Wide::Int;
+using Panels = Wide::Panels;
+
+// M rows of activations, inside one block, at the current group.
 template <int M>
-struct Rows {
-  const int8_t* q[M];
-  const float* d[M];
-  const float* d_sum[M];
-  const int32_t* sum[M];
-  const int16_t* offset_sum[M];
+class Rows {
+ public:
+  // Rows [first, first + M) of the block at `block`.
+  Rows(const QuantizedRows& x, int64_t block, int64_t first)
+      : rows_(x.block_rows(block)), first_(first), at_(x.block(block)) {}
 
-  Rows(const QuantizedRows& x, int64_t first) {
-    const int64_t groups = x.k / kGroup;
-    for (int i = 0; i < M; ++i) {
-      const int64_t row = first + i;
-      q[i] = x.q + row * x.k;
-      d[i] = x.d + row * groups;
-      d_sum[i] = x.d_sum + row * groups;
-      sum[i] = x.sum + row * groups;
-      offset_sum[i] = x.offset_sum + 2 * row * groups;
-    }
+  const int8_t* q(int i) const { return as<int8_t>(kGroup * (first() + i)); }
+  const float* d(int i) const { return as<float>(kGroup * rows() + 4 * (first() + i)); }
+  const float* d_sum(int i) const { return as<float>((kGroup + 4) * rows() + 4 * (first() + i)); }
+  const int32_t* offset(int i) const { return as<int32_t>((kGroup + 8) * rows() + 4 * (first() + i)); }
+  const int16_t* offset_sum(int i) const { return as<int16_t>((kGroup + 12) * rows() + 4 * (first() + i)); }
+  void next_group() { skip(1); }
+  void skip(int64_t groups) { at_ += groups * kRowGroupBytes * rows(); }
+
+ private:
+  // Where a kernel takes whole blocks these are constants.
+  static constexpr bool kWhole = Wide::kRows == kRowBlock;
+  int64_t rows() const { return kWhole ? M : rows_; }
+  int64_t first() const { return kWhole ? 0 : first_; }
+  template <typename T>
+  const T* as(int64_t offset) const {
+    return reinterpret_cast<const T*>(at_ + offset);
   }
+
+  int64_t rows_, first_;
+  const std::byte* at_;
 };
 
-inline __m256 load_f16x8(const uint8_t* at) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+// Weights that come from memory. One to three rows keep pace with it and the hardware's own prefetch; with
+// more of them the reads come in bursts that it loses, and this asks for them. Reading past the end is
+// harmless.
+constexpr int64_t kAheadBytes = 8192;
+
+template <int M>
+inline void fetch_ahead(const uint8_t* at, int64_t bytes) {
+  if constexpr (M >= 4) {
+    for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(at + kAheadBytes + i, _MM_HINT_T1);
+  }
 }
 
 // acc = fma(float(sum), d_w * d_x, acc)
 template <int M>
-inline void fold(__m256 (&acc)[M], const __m256i (&sums)[M], __m256 dw, const Rows<M>& x, int64_t g) {
+inline void fold(Float (&acc)[M], const Int (&sums)[M], Float dw, const Rows<M>& x) {
   for (int i = 0; i < M; ++i) {
-    const __m256 scale = _mm256_mul_ps(dw, _mm256_broadcast_ss(x.d[i] + g));
-    acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[i]), scale, acc[i]);
+    acc[i] = Wide::fma(Wide::to_float(sums[i]), Wide::mul(dw, Wide::broadcast(x.d(i))), acc[i]);
   }
 }
 
 template <int M>
-inline void panel_q4_1(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
-  for (int64_t g = 0; g < groups; ++g, w += 2 * kHalfRow + kQ4Bytes) {
-    __m256i sums[M];
-    Dot::q4<M, false>(sums, w + 2 * kHalfRow, x, g);
-    fold<M>(acc, sums, load_f16x8(w), x, g);
-    const __m256 minimum = load_f16x8(w + kHalfRow);
-    for (int i = 0; i < M; ++i) {
-      acc[i] = _mm256_fmadd_ps(minimum, _mm256_broadcast_ss(x.d_sum[i] + g), acc[i]);
-    }
+inline void panel_q4_1(Float (&acc)[M], Panels w, Rows<M> x, int64_t groups) {
+  for (int64_t g = 0; g < groups; ++g, w += 2 * (2 * kHalfRow + kQ4Bytes), x.next_group()) {
+    Int sums[M];
+    fetch_ahead<M>(w.at, 2 * (2 * kHalfRow + kQ4Bytes));
+    Dot::q4<M, false>(sums, w + 2 * kHalfRow, x);
+    fold<M>(acc, sums, Wide::halves(w), x);
+    const Float minimum = Wide::halves(w + kHalfRow);
+    for (int i = 0; i < M; ++i) acc[i] = Wide::fma(minimum, Wide::broadcast(x.d_sum(i)), acc[i]);
   }
 }
 
 template <int M>
-inline void panel_q4_0(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
-  for (int64_t g = 0; g < groups; ++g, w += kHalfRow + kQ4Bytes) {
-    __m256i sums[M];
-    Dot::q4<M, true>(sums, w + kHalfRow, x, g);
-    fold<M>(acc, sums, load_f16x8(w), x, g);
+inline void panel_q4_0(Float (&acc)[M], Panels w, Rows<M> x, int64_t groups) {
+  for (int64_t g = 0; g < groups; ++g, w += 2 * (kHalfRow + kQ4Bytes), x.next_group()) {
+    Int sums[M];
+    fetch_ahead<M>(w.at, 2 * (kHalfRow + kQ4Bytes));
+    Dot::q4<M, true>(sums, w + kHalfRow, x);
+    fold<M>(acc, sums, Wide::halves(w), x);
   }
 }
 
 // kHasMin: Q5_1, else Q5_0, whose codes carry an offset of 16.
 template <int M, bool kHasMin>
-inline void panel_q5(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
-  constexpr int64_t kHalves = (kHasMin ? 2 : 1) * kHalfRow;
-  for (int64_t g = 0; g < groups; ++g, w += kHalves + kQ4Bytes + kQ5HighBytes) {
-    __m256i sums[M];
-    Dot::q5<M>(sums, w + kHalves, x, g);
-    for (int i = 0; i < M && !kHasMin; ++i) {
-      sums[i] = _mm256_sub_epi32(sums[i], _mm256_set1_epi32(16 * x.sum[i][g]));
-    }
-    fold<M>(acc, sums, load_f16x8(w), x, g);
+inline void panel_q5(Float (&acc)[M], Panels w, Rows<M> x, int64_t groups) {
+  constexpr int64_t kHalves = (kHasMin ? 2 : 1) * kHalfRow, kBytes = kHalves + kQ4Bytes + kQ5HighBytes;
+  for (int64_t g = 0; g < groups; ++g, w += 2 * kBytes, x.next_group()) {
+    Int sums[M];
+    fetch_ahead<M>(w.at, 2 * kBytes);
+    Dot::q5<M, !kHasMin>(sums, w + kHalves, x);
+    fold<M>(acc, sums, Wide::halves(w), x);
     if constexpr (kHasMin) {
-      const __m256 minimum = load_f16x8(w + kHalfRow);
-      for (int i = 0; i < M; ++i) {
-        acc[i] = _mm256_fmadd_ps(minimum, _mm256_broadcast_ss(x.d_sum[i] + g), acc[i]);
-      }
+      const Float minimum = Wide::halves(w + kHalfRow);
+      for (int i = 0; i < M; ++i) acc[i] = Wide::fma(minimum, Wide::broadcast(x.d_sum(i)), acc[i]);
     }
   }
 }
 
 template <int M>
-inline void panel_q8_0(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
-  for (int64_t g = 0; g < groups; ++g, w += kHalfRow + 8 * kGroup) {
-    __m256i sums[M];
-    Dot::q8<M>(sums, w + kHalfRow, x, g);
-    fold<M>(acc, sums, load_f16x8(w), x, g);
+inline void panel_q8_0(Float (&acc)[M], Panels w, Rows<M> x, int64_t groups) {
+  for (int64_t g = 0; g < groups; ++g, w += 2 * (kHalfRow + 8 * kGroup), x.next_group()) {
+    Int sums[M];
+    fetch_ahead<M>(w.at, 2 * (kHalfRow + 8 * kGroup));
+    Dot::q8<M>(sums, w + kHalfRow, x);
+    fold<M>(acc, sums, Wide::halves(w), x);
   }
 }
 
 template <int M>
-inline void panel_q6_k(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
-  for (int64_t g = 0; g < groups; g += kSuperGroups, w += kQ6SuperBytes) {
-    const __m256 dw = load_f16x8(w + kSuperGroups * kQ6GroupBytes);
-    for (int64_t s = 0; s < kSuperGroups; ++s) {
-      __m256i sums[M];
-      Dot::q6<M>(sums, w + s * kQ6GroupBytes, x, g + s);
-      fold<M>(acc, sums, dw, x, g + s);
+inline void panel_q6_k(Float (&acc)[M], Panels w, Rows<M> x, int64_t groups) {
+  for (int64_t g = 0; g < groups; g += kSuperGroups, w += 2 * kQ6SuperBytes) {
+    const Float dw = Wide::halves(w + kSuperGroups * kQ6GroupBytes);
+    for (int64_t s = 0; s < kSuperGroups; ++s, x.next_group()) {
+      Int sums[M];
+      fetch_ahead<M>(w.at + 2 * s * kQ6GroupBytes, 2 * kQ6GroupBytes);
+      Dot::q6<M>(sums, w + s * kQ6GroupBytes, x);
+      fold<M>(acc, sums, dw, x);
     }
   }
 }
 
 template <int M, bool kHasFifth>
-inline void panel_q45_k(__m256 (&acc)[M], const uint8_t* w, const Rows<M>& x, int64_t groups) {
+inline void panel_q45_k(Float (&acc)[M], Panels super, Rows<M> x, int64_t groups) {
   constexpr int64_t kGroupBytes = kHasFifth ? kQ5KGroupBytes : kQ4KGroupBytes;
-  for (int64_t first = 0; first < groups; first += kSuperGroups, w += 2 * kHalfRow) {
-    const uint8_t* halves = w + kSuperGroups * kGroupBytes;
-    const __m256 d = load_f16x8(halves), d_min = load_f16x8(halves + kHalfRow);
-    for (int64_t g = first; g < first + kSuperGroups; ++g, w += kGroupBytes) {
-      __m256i sums[M];
-      if constexpr (kHasFifth) Dot::q5<M>(sums, w + 16, x, g);
-      if constexpr (!kHasFifth) Dot::q4<M, false>(sums, w + 16, x, g);
-      fold<M>(acc, sums, _mm256_mul_ps(d, load_u8x8(w)), x, g);
-      const __m256 minimum = _mm256_mul_ps(d_min, load_u8x8(w + 8));
-      for (int i = 0; i < M; ++i) {
-        acc[i] = _mm256_fnmadd_ps(minimum, _mm256_broadcast_ss(x.d_sum[i] + g), acc[i]);
-      }
+  constexpr int64_t kSuperBytes = kSuperGroups * kGroupBytes + 2 * kHalfRow;
+  for (int64_t first = 0; first < groups; first += kSuperGroups, super += 2 * kSuperBytes) {
+    const Panels halves = super + kSuperGroups * kGroupBytes;
+    const Float d = Wide::halves(halves), d_min = Wide::halves(halves + kHalfRow);
+    for (int64_t s = 0; s < kSuperGroups; ++s, x.next_group()) {
+      const Panels w = super + s * kGroupBytes;
+      Int sums[M];
+      fetch_ahead<M>(super.at + 2 * s * kGroupBytes, 2 * kGroupBytes);
+      if constexpr (kHasFifth) Dot::q5<M, false>(sums, w + 16, x);
+      if constexpr (!kHasFifth) Dot::q4<M, false>(sums, w + 16, x);
+      fold<M>(acc, sums, Wide::mul(d, Wide::bytes(w)), x);
+      const Float minimum = Wide::mul(d_min, Wide::bytes(w + 8));
+      for (int i = 0; i < M; ++i) acc[i] = Wide::fnma(minimum, Wide::broadcast(x.d_sum(i)), acc[i]);
     }
   }
 }
 
+// acc += `groups` groups of one pass, from the current one on
 template <DType T, int M>
-void panel_rows(const MatmulTask& task, const uint8_t* panel, int64_t p, int64_t row) {
+inline void panel_groups(Float (&acc)[M], Panels w, const Rows<M>& x, int64_t groups) {
+  if constexpr (T == DType::Q4_1) panel_q4_1<M>(acc, w, x, groups);
+  if constexpr (T == DType::Q4_0) panel_q4_0<M>(acc, w, x, groups);
+  if constexpr (T == DType::Q5_0) panel_q5<M, false>(acc, w, x, groups);
+  if constexpr (T == DType::Q5_1) panel_q5<M, true>(acc, w, x, groups);
+  if constexpr (T == DType::Q8_0) panel_q8_0<M>(acc, w, x, groups);
+  if constexpr (T == DType::Q4_K) panel_q45_k<M, false>(acc, w, x, groups);
+  if constexpr (T == DType::Q5_K) panel_q45_k<M, true>(acc, w, x, groups);
+  if constexpr (T == DType::Q6_K) panel_q6_k<M>(acc, w, x, groups);
+}
+
+// Rows [row, row + M), all in the block at `block`, against panels p and p + 1. Vectors of one panel take two
+// passes, by turns, so that the pair is still read as one stream.
+template <DType T, int M>
+void panel_rows(const MatmulTask& task, int64_t p, int64_t block, int64_t row) {
+  constexpr int kPasses = 2 / Wide::kPanels;
   const MatmulOutput& out = *task.out;
-  const Rows<M> x(*task.xq, row);
-  __m256 acc[M];
-  for (int i = 0; i < M; ++i) acc[i] = _mm256_setzero_ps();
-  const int64_t groups = out.w->k / kGroup;
-  if constexpr (T == DType::Q4_1) panel_q4_1<M>(acc, panel, x, groups);
-  if constexpr (T == DType::Q4_0) panel_q4_0<M>(acc, panel, x, groups);
-  if constexpr (T == DType::Q5_0) panel_q5<M, false>(acc, panel, x, groups);
-  if constexpr (T == DType::Q5_1) panel_q5<M, true>(acc, panel, x, groups);
-  if constexpr (T == DType::Q8_0) panel_q8_0<M>(acc, panel, x, groups);
-  if constexpr (T == DType::Q4_K) panel_q45_k<M, false>(acc, panel, x, groups);
-  if constexpr (T == DType::Q5_K) panel_q45_k<M, true>(acc, panel, x, groups);
-  if constexpr (T == DType::Q6_K) panel_q6_k<M>(acc, panel, x, groups);
-  const int64_t columns = out.w->n - p * kPanelRows;
-  for (int i = 0; i < M; ++i)
-    store_columns(out.dst + (row + i) * out.dst_stride + p * kPanelRows, acc[i], columns);
+  const int64_t block_bytes = panel_block_bytes(T), block_groups = dtype_info(T).block_size / kGroup;
+  const int64_t groups = out.w->k / kGroup, turn = kPasses == 1 ? groups : 2 * kSuperGroups;
+  const uint8_t* pair = reinterpret_cast<const uint8_t*>(out.w->data) + panel_offset(T, out.w->k, p);
+  Rows<M> x(*task.xq, block, row - block);
+  Float acc[kPasses][M];
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (int i = 0; i < M; ++i) acc[pass][i] = Wide::zero();
+  }
+  for (int64_t g = 0; g < groups; g += turn, x.skip(turn)) {
+    const int64_t count = groups - g < turn ? groups - g : turn;
+    const uint8_t* at = pair + g / block_groups * 2 * block_bytes;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      panel_groups<T, M>(acc[pass], Panels(at + pass * block_bytes, block_bytes), x, count);
+    }
+  }
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const int64_t column = (p + pass) * kPanelRows;
+    for (int i = 0; i < M; ++i) {
+      Wide::store(out.dst + (row + i) * out.dst_stride + column, acc[pass][i], out.w->n - column);
+    }
+  }
+}
+
+// Rows [row, row + count) of one block, kRows at a time: the first M that is not above what is left.
+template <DType T, int M>
+void block_rows(const MatmulTask& task, int64_t p, int64_t block, int64_t row, int64_t count) {
+  for (; count >= M; row += M, count -= M) panel_rows<T, M>(task, p, block, row);
+  if constexpr (M > 1) {
+    if (count > 0) block_rows<T, M - 1>(task, p, block, row, count);
+  }
 }
 
 template <DType T>
 void matmul_panels(const MatmulTask& task) {
-  const int64_t stride = panel_bytes(T, task.out->w->k);
-  for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
-    const uint8_t* panel = reinterpret_cast<const uint8_t*>(task.out->w->data) + p * stride;
-    int64_t row = task.row_begin;
-    for (; row + 4 <= task.row_end; row += 4) panel_rows<T, 4>(task, panel, p, row);
-    const int64_t left = task.row_end - row;
-    if (left == 3) panel_rows<T, 3>(task, panel, p, row);
-    if (left == 2) panel_rows<T, 2>(task, panel, p, row);
-    if (left == 1) panel_rows<T, 1>(task, panel, p, row);
+  for (int64_t p = task.panel_begin; p < task.panel_end; p += 2) {
+    for (int64_t block = task.row_begin; block < task.row_end; block += kRowBlock) {
+      block_rows<T, Wide::kRows>(task, p, block, block, task.xq->block_rows(block));
+    }
   }
 }
 

@@ -39,13 +39,12 @@ int64_t group_dot(const PanelGroup& w, const int8_t* q) {
 }
 
 float dot_int8(const uint8_t* panel, DType dtype, int r, const QuantizedRows& xq, int64_t row) {
-  const int64_t groups = xq.k / kGroup;
   float acc = 0.0f;
-  for (int64_t g = 0; g < groups; ++g) {
+  for (int64_t g = 0; g < xq.groups(); ++g) {
     const PanelGroup w = read_group(panel, dtype, r, g);
-    const float sum = static_cast<float>(group_dot(w, xq.q + row * xq.k + g * kGroup));
-    acc = std::fma(sum, w.d * xq.d[row * groups + g], acc);
-    if (has_minimum(dtype)) acc = std::fma(w.m, xq.d_sum[row * groups + g], acc);
+    const RowGroup x = row_group(xq, row, g);
+    acc = std::fma(static_cast<float>(group_dot(w, x.q)), w.d * *x.d, acc);
+    if (has_minimum(dtype)) acc = std::fma(w.m, *x.d_sum, acc);
   }
   return acc;
 }
@@ -64,9 +63,8 @@ float dot_float(const uint8_t* panel, DType dtype, int r, const float* x, int64_
 template <typename Dot>
 void for_each_output(const MatmulTask& task, Dot dot) {
   const PackedMatrix& w = *task.out->w;
-  const int64_t stride = panel_bytes(w.dtype, w.k);
   for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
-    const uint8_t* panel = reinterpret_cast<const uint8_t*>(w.data) + p * stride;
+    const uint8_t* panel = reinterpret_cast<const uint8_t*>(w.data) + panel_offset(w.dtype, w.k, p);
     for (int64_t row = task.row_begin; row < task.row_end; ++row) {
       for (int r = 0; r < kPanelRows && p * kPanelRows + r < w.n; ++r) {
         task.out->dst[row * task.out->dst_stride + p * kPanelRows + r] = dot(panel, r, row);
@@ -77,21 +75,21 @@ void for_each_output(const MatmulTask& task, Dot dot) {
 
 }  // namespace
 
-void quantize_row(QuantizedRows& dst, int64_t row, const float* x) {
-  const int64_t groups = dst.k / kGroup;
-  for (int64_t g = 0; g < groups; ++g, x += kGroup) {
+void quantize_row(const QuantizedRows& dst, int64_t row, const float* x) {
+  for (int64_t g = 0; g < dst.groups(); ++g, x += kGroup) {
     const GroupScale scale = scale_of(x);
+    const RowGroup to = row_group(dst, row, g);
     int32_t halves[2] = {0, 0};
     for (int i = 0; i < kGroup; ++i) {
       const long code = scale.finite ? std::lrint(x[i] * scale.inverse) : 0;
-      dst.q[row * dst.k + g * kGroup + i] = static_cast<int8_t>(code);
+      to.q[i] = static_cast<int8_t>(code);
       halves[i / 16] += static_cast<int32_t>(code);
     }
-    const int64_t at = row * groups + g;
-    dst.d[at] = scale.finite ? scale.d : std::nanf("");
-    dst.sum[at] = halves[0] + halves[1];
-    dst.d_sum[at] = dst.d[at] * static_cast<float>(dst.sum[at]);
-    for (int h = 0; h < 2; ++h) dst.offset_sum[2 * at + h] = static_cast<int16_t>(-16 * halves[h]);
+    const int32_t sum = halves[0] + halves[1];
+    *to.d = scale.finite ? scale.d : std::nanf("");
+    *to.d_sum = *to.d * static_cast<float>(sum);
+    *to.offset = -8 * sum;
+    for (int h = 0; h < 2; ++h) to.offset_sum[h] = static_cast<int16_t>(-16 * halves[h]);
   }
 }
 

@@ -39,7 +39,7 @@ void put_fifth(uint8_t* high, int r, int i, int bit) {
 }
 
 void pack_q4_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, int num_halves) {
-  const int64_t file_block = 2 * num_halves + 16, group = kHalfRow * num_halves + kQ4Bytes;
+  const int64_t file_block = 2 * num_halves + 16, group = 2 * (kHalfRow * num_halves + kQ4Bytes);
   for (int64_t g = 0; g < k / kGroup; ++g, row += file_block, panel += group) {
     for (int h = 0; h < num_halves; ++h) std::memcpy(panel + kHalfRow * h + 2 * r, row + 2 * h, 2);
     uint8_t* nibbles = panel + kHalfRow * num_halves;
@@ -49,19 +49,20 @@ void pack_q4_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, int num_h
 
 void pack_q5_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, int num_halves) {
   const int64_t file_block = 2 * num_halves + 20;
-  for (int64_t g = 0; g < k / kGroup; ++g, row += file_block) {
-    for (int h = 0; h < num_halves; ++h, panel += kHalfRow) std::memcpy(panel + 2 * r, row + 2 * h, 2);
+  const int64_t group = 2 * (kHalfRow * num_halves + kQ4Bytes + kQ5HighBytes);
+  for (int64_t g = 0; g < k / kGroup; ++g, row += file_block, panel += group) {
+    for (int h = 0; h < num_halves; ++h) std::memcpy(panel + kHalfRow * h + 2 * r, row + 2 * h, 2);
+    uint8_t* nibbles = panel + kHalfRow * num_halves;
     for (int i = 0; i < kGroup; ++i) {
       const int code = q5_code(row + 2 * num_halves, i);
-      put_nibble(panel, r, i, code & 15);
-      put_fifth(panel + kQ4Bytes, r, i, code >> 4);
+      put_nibble(nibbles, r, i, code & 15);
+      put_fifth(nibbles + kQ4Bytes, r, i, code >> 4);
     }
-    panel += kQ4Bytes + kQ5HighBytes;
   }
 }
 
 void pack_q8_0_row(uint8_t* panel, const uint8_t* row, int r, int64_t k) {
-  for (int64_t g = 0; g < k / kGroup; ++g, row += 34, panel += kHalfRow + 8 * kGroup) {
+  for (int64_t g = 0; g < k / kGroup; ++g, row += 34, panel += 2 * (kHalfRow + 8 * kGroup)) {
     std::memcpy(panel + 2 * r, row, 2);
     for (int q = 0; q < 8; ++q) std::memcpy(panel + kHalfRow + 32 * q + 4 * r, row + 2 + 4 * q, 4);
   }
@@ -69,7 +70,8 @@ void pack_q8_0_row(uint8_t* panel, const uint8_t* row, int r, int64_t k) {
 
 void pack_q45_k_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, bool has_fifth) {
   const int64_t group_bytes = has_fifth ? kQ5KGroupBytes : kQ4KGroupBytes;
-  for (int64_t b = 0; b < k / 256; ++b) {
+  const int64_t super_bytes = kSuperGroups * group_bytes + 2 * kHalfRow;
+  for (int64_t b = 0; b < k / 256; ++b, panel += super_bytes) {  // past the other panel's block
     for (int s = 0; s < kSuperGroups; ++s, panel += group_bytes) {
       const ScaleAndMinimum of = k_scale_and_minimum(row, s);
       panel[r] = static_cast<uint8_t>(of.scale);
@@ -86,7 +88,7 @@ void pack_q45_k_row(uint8_t* panel, const uint8_t* row, int r, int64_t k, bool h
 }
 
 void pack_q6_k_row(uint8_t* panel, const uint8_t* row, int r, int64_t k) {
-  for (int64_t s = 0; s < k / 256; ++s, row += 210, panel += kQ6SuperBytes) {
+  for (int64_t s = 0; s < k / 256; ++s, row += 210, panel += 2 * kQ6SuperBytes) {
     for (int i = 0; i < 256; ++i) {
       uint8_t* group = panel + i / kGroup * kQ6GroupBytes;
       group[i % kGroup / 16 * 8 + r] = row[192 + i / 16];
@@ -130,6 +132,17 @@ void pack_row(uint8_t* panel, const uint8_t* row, int r, DType dtype, int64_t k)
   }
 }
 
+void clear_panel(uint8_t* panel, DType dtype, int64_t k) {
+  if (!is_quantized(dtype)) {
+    std::memset(panel, 0, static_cast<std::size_t>(panel_bytes(dtype, k)));
+    return;
+  }
+  const int64_t blocks = k / dtype_info(dtype).block_size, stride = panel_block_stride(dtype);
+  for (int64_t b = 0; b < blocks; ++b) {
+    std::memset(panel + b * stride, 0, static_cast<std::size_t>(panel_block_bytes(dtype)));
+  }
+}
+
 void unpack_row(float* dst, const uint8_t* panel, DType dtype, int r, int64_t k) {
   for (int64_t i = 0; i < k; i += kGroup) {
     unpack_values(dst + i, panel, dtype, r, i, k - i < kGroup ? k - i : kGroup);
@@ -143,18 +156,19 @@ bool is_packable(DType dtype, int64_t n, int64_t k) {
 }
 
 int64_t packed_bytes(DType dtype, int64_t n, int64_t k, Numerics) {
-  return num_panels(n) * panel_bytes(dtype, k);
+  const int64_t panels = is_quantized(dtype) ? (num_panels(n) + 1) / 2 * 2 : num_panels(n);
+  return panels * panel_bytes(dtype, k);
 }
 
 void pack_rows(void* dst, int64_t first_row, const void* src, DType dtype, int64_t n, int64_t k,
                ThreadPool& pool) {
-  const int64_t stride = panel_bytes(dtype, k), row_stride = row_bytes(dtype, k);
-  uint8_t* first = static_cast<uint8_t*>(dst) + first_row / kPanelRows * stride;
+  const int64_t row_stride = row_bytes(dtype, k);
+  uint8_t* data = static_cast<uint8_t*>(dst);
   const uint8_t* rows = static_cast<const uint8_t*>(src);
   pool.parallel_for(num_panels(n), [=](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
-      uint8_t* panel = first + p * stride;
-      std::memset(panel, 0, static_cast<std::size_t>(stride));
+      uint8_t* panel = data + panel_offset(dtype, k, first_row / kPanelRows + p);
+      clear_panel(panel, dtype, k);
       const int64_t num_rows = n - p * kPanelRows < kPanelRows ? n - p * kPanelRows : kPanelRows;
       for (int r = 0; r < num_rows; ++r) {
         pack_row(panel, rows + (p * kPanelRows + r) * row_stride, r, dtype, k);
@@ -171,10 +185,10 @@ PackedMatrix pack_matrix(void* dst, const void* src, DType dtype, int64_t n, int
 
 void gather_packed_rows(float* dst, const int32_t* ids, int64_t m, const PackedMatrix& w, ThreadPool& pool) {
   const uint8_t* panels = reinterpret_cast<const uint8_t*>(w.data);
-  const int64_t stride = panel_bytes(w.dtype, w.k);
   pool.parallel_for(m, [&, dst, ids](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      unpack_row(dst + i * w.k, panels + ids[i] / kPanelRows * stride, w.dtype, ids[i] % kPanelRows, w.k);
+      const uint8_t* panel = panels + panel_offset(w.dtype, w.k, ids[i] / kPanelRows);
+      unpack_row(dst + i * w.k, panel, w.dtype, ids[i] % kPanelRows, w.k);
     }
   });
 }

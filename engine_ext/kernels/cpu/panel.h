@@ -1,5 +1,10 @@
 // The packed layout of weights: panels of 8 rows, cut along k into groups. Knows no arithmetic on them.
 //
+// Quantised panels lie in pairs, block by block (32 k-values, of a K type 256): block 0 of panel 2p, block 0
+// of panel 2p + 1, block 1 of panel 2p, ... A kernel of 16 lanes reads a pair as one stream, which the
+// hardware foresees; two streams at the pace of one it does not. A last panel without a neighbour has room
+// for one.
+//
 // A quantised panel is a sequence of groups of 32 k-values. "Quad q" is k in [4q, 4q + 4) of the group; an
 // octet of quads is 32 bytes: byte 4r + j belongs to row r and k = 4q + j, so that one 32-byte load meets one
 // broadcast of 4 activations and every 32-bit lane is one row's partial sum.
@@ -30,10 +35,10 @@
 
 #include "../kernels.h"
 #include "half.h"
+#include "quantized_rows.h"
 
 namespace ion::kernels {
 
-constexpr int64_t kGroup = 32;       // k-values under one activation scale
 constexpr int64_t kSuperGroups = 8;  // groups in a super-block of a K type
 constexpr int64_t kQ4Bytes = 128;    // nibbles of a group
 constexpr int64_t kQ6HighBytes = 64;
@@ -75,6 +80,20 @@ static inline int64_t panel_bytes(DType dtype, int64_t k) {
   std::abort();
 }
 
+// Bytes of one panel's block, and from there to the panel's next one.
+static inline int64_t panel_block_bytes(DType dtype) {
+  return panel_bytes(dtype, dtype_info(dtype).block_size);
+}
+static inline int64_t panel_block_stride(DType dtype) {
+  return 2 * panel_block_bytes(dtype);
+}
+
+// Where panel p begins.
+static inline int64_t panel_offset(DType dtype, int64_t k, int64_t p) {
+  if (!is_quantized(dtype)) return p * panel_bytes(dtype, k);
+  return p / 2 * 2 * panel_bytes(dtype, k) + p % 2 * panel_block_bytes(dtype);
+}
+
 // Where value i (0..31) of row r of a group lies.
 static inline int nibble_at(const uint8_t* nibbles, int r, int i) {
   return nibbles[32 * (i / 4 % 4) + 4 * r + i % 4] >> (i < 16 ? 0 : 4) & 15;
@@ -101,7 +120,7 @@ struct PanelGroup {
 
 static inline PanelGroup read_q6_k_group(const uint8_t* panel, int r, int64_t g) {
   PanelGroup out;
-  const uint8_t* super = panel + g / kSuperGroups * kQ6SuperBytes;
+  const uint8_t* super = panel + g / kSuperGroups * 2 * kQ6SuperBytes;
   const uint8_t* at = super + g % kSuperGroups * kQ6GroupBytes;
   out.d = load_f16(super + kSuperGroups * kQ6GroupBytes + 2 * r);
   for (int s = 0; s < 2; ++s) out.scale[s] = static_cast<int8_t>(at[8 * s + r]);
@@ -115,7 +134,7 @@ static inline PanelGroup read_q6_k_group(const uint8_t* panel, int r, int64_t g)
 static inline PanelGroup read_q45_k_group(const uint8_t* panel, bool has_fifth, int r, int64_t g) {
   PanelGroup out;
   const int64_t group_bytes = has_fifth ? kQ5KGroupBytes : kQ4KGroupBytes;
-  const uint8_t* super = panel + g / kSuperGroups * (kSuperGroups * group_bytes + 2 * kHalfRow);
+  const uint8_t* super = panel + g / kSuperGroups * 2 * (kSuperGroups * group_bytes + 2 * kHalfRow);
   const uint8_t* at = super + g % kSuperGroups * group_bytes;
   const uint8_t* halves = super + kSuperGroups * group_bytes;
   out.d = load_f16(halves + 2 * r) * static_cast<float>(at[r]);
@@ -130,7 +149,7 @@ static inline PanelGroup read_q45_k_group(const uint8_t* panel, bool has_fifth, 
 static inline PanelGroup read_q5_group(const uint8_t* panel, DType dtype, int r, int64_t g) {
   PanelGroup out;
   const bool has_m = dtype == DType::Q5_1;
-  const uint8_t* at = panel + g * panel_bytes(dtype, kGroup);
+  const uint8_t* at = panel + g * panel_block_stride(dtype);
   const uint8_t* nibbles = at + (has_m ? 2 : 1) * kHalfRow;
   out.d = load_f16(at + 2 * r);
   if (has_m) out.m = load_f16(at + kHalfRow + 2 * r);
@@ -147,7 +166,7 @@ static inline PanelGroup read_group(const uint8_t* panel, DType dtype, int r, in
     return read_q45_k_group(panel, dtype == DType::Q5_K, r, g);
   }
   PanelGroup out;
-  const uint8_t* at = panel + g * panel_bytes(dtype, kGroup);
+  const uint8_t* at = panel + g * panel_block_stride(dtype);
   out.d = load_f16(at + 2 * r);
   if (dtype == DType::Q4_1) out.m = load_f16(at + kHalfRow + 2 * r);
   for (int i = 0; i < kGroup; ++i) {

@@ -7,10 +7,11 @@ namespace {
 
 // Below this many elements a parallel region costs more than it saves.
 constexpr int64_t kSerialElements = 16 * 1024;
+constexpr int64_t kSerialExponentials = 8 * 1024;
 
 template <typename Fn>
-void for_rows(int64_t rows, int64_t cols, ThreadPool& pool, Fn fn) {
-  if (rows * cols < kSerialElements) return fn(int64_t{0}, rows);
+void for_rows(int64_t rows, int64_t cols, ThreadPool& pool, Fn fn, int64_t serial = kSerialElements) {
+  if (rows * cols < serial) return fn(int64_t{0}, rows);
   pool.parallel_for(rows, fn);
 }
 
@@ -42,9 +43,10 @@ void add_bias(float* dst, const float* x, const float* bias, int64_t rows, int64
 void silu_mul(float* dst, const float* gate, const float* up, int64_t rows, int64_t cols, int64_t stride,
               ThreadPool& pool) {
   const auto kernel = kernel_table().silu_mul_row;
-  for_rows(rows, cols, pool, [=](int64_t begin, int64_t end) {
+  const auto some = [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) kernel(dst + r * cols, gate + r * stride, up + r * stride, cols);
-  });
+  };
+  for_rows(rows, cols, pool, some, kSerialExponentials);
 }
 
 }  // namespace ion::kernels

@@ -54,7 +54,7 @@ inline Group load_group(const float* x) {
   return group;
 }
 
-void quantize_group(QuantizedRows& dst, int64_t q_at, int64_t at, const float* x) {
+void quantize_group(const RowGroup& to, const float* x) {
   const Group group = load_group(x);
   const float inverse = group.finite && group.largest > 1e-30f ? 127.0f / group.largest : 0.0f;
   __m256i codes[4];
@@ -62,23 +62,20 @@ void quantize_group(QuantizedRows& dst, int64_t q_at, int64_t at, const float* x
     codes[v] = _mm256_cvtps_epi32(_mm256_mul_ps(group.x[v], _mm256_set1_ps(inverse)));
     if (!group.finite) codes[v] = _mm256_setzero_si256();
   }
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst.q + q_at), narrow(codes));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.q), narrow(codes));
   const int32_t low = sum_int_lanes(_mm256_add_epi32(codes[0], codes[1]));
   const int32_t high = sum_int_lanes(_mm256_add_epi32(codes[2], codes[3]));
-  dst.d[at] = group.finite ? group.largest / 127.0f : __builtin_nanf("");
-  dst.sum[at] = low + high;
-  dst.d_sum[at] = dst.d[at] * static_cast<float>(low + high);
-  dst.offset_sum[2 * at] = static_cast<int16_t>(-16 * low);
-  dst.offset_sum[2 * at + 1] = static_cast<int16_t>(-16 * high);
+  *to.d = group.finite ? group.largest / 127.0f : __builtin_nanf("");
+  *to.d_sum = *to.d * static_cast<float>(low + high);
+  *to.offset = -8 * (low + high);
+  to.offset_sum[0] = static_cast<int16_t>(-16 * low);
+  to.offset_sum[1] = static_cast<int16_t>(-16 * high);
 }
 
 }  // namespace
 
-void quantize_row(QuantizedRows& dst, int64_t row, const float* x) {
-  const int64_t groups = dst.k / kGroup;
-  for (int64_t g = 0; g < groups; ++g) {
-    quantize_group(dst, row * dst.k + g * kGroup, row * groups + g, x + g * kGroup);
-  }
+void quantize_row(const QuantizedRows& dst, int64_t row, const float* x) {
+  for (int64_t g = 0; g < dst.groups(); ++g) quantize_group(row_group(dst, row, g), x + g * kGroup);
 }
 
 void rms_norm_row(float* dst, const float* x, const float* weight, int64_t cols, float eps) {

@@ -5,20 +5,12 @@
 #include <cstdint>
 
 #include "../kernels.h"
+#include "quantized_rows.h"
 
 namespace ion::kernels {
 
-// Activations as int8, in groups of 32 under one scale: x ~= q * d. All rows lie in matmul's scratch.
-struct QuantizedRows {
-  int64_t k;            // values in a row; groups = k / 32
-  int8_t* q;            // [m, k] in [-127, 127]
-  float* d;             // [m, groups]; NaN where the group held one
-  float* d_sum;         // [m, groups] d * sum(q): meets the minimum of Q4_1, Q5_1, Q4_K, Q5_K
-  int32_t* sum;         // [m, groups] sum(q): meets the offset of Q4_0, Q5_0, Q8_0
-  int16_t* offset_sum;  // [m, 2 * groups] -16 * sum of 16 q: half of Q6_K's offset, in range of int16
-};
-
-// A product's share of one thread: panels [panel_begin, panel_end), rows [row_begin, row_end).
+// A product's share of one thread: panels [panel_begin, panel_end), rows [row_begin, row_end). row_begin
+// is a multiple of kRowBlock, row_end another or the number of rows; panel_begin is even.
 struct MatmulTask {
   const MatmulOutput* out;
   const float* x;  // [m, x_stride]; float products
@@ -46,7 +38,7 @@ constexpr int32_t kMaxAttentionRows = 12;
 constexpr int32_t kMaxHeadDim = 256;
 
 struct KernelTable {
-  void (*quantize_row)(QuantizedRows& dst, int64_t row, const float* x);
+  void (*quantize_row)(const QuantizedRows& dst, int64_t row, const float* x);
   void (*matmul_int8)(const MatmulTask& task);   // fast, quantised weights
   void (*matmul_float)(const MatmulTask& task);  // exact, or float weights
   void (*rms_norm_row)(float* dst, const float* x, const float* weight, int64_t cols, float eps);
@@ -59,7 +51,7 @@ struct KernelTable {
 
 // The same names in every namespace: `reference` is scalar, the specification, and what runs without AVX2.
 #define ION_DECLARE_KERNELS                                                                    \
-  void quantize_row(QuantizedRows& dst, int64_t row, const float* x);                          \
+  void quantize_row(const QuantizedRows& dst, int64_t row, const float* x);                    \
   void matmul_int8(const MatmulTask& task);                                                    \
   void matmul_float(const MatmulTask& task);                                                   \
   void rms_norm_row(float* dst, const float* x, const float* weight, int64_t cols, float eps); \
@@ -76,8 +68,13 @@ namespace avx2 {
 ION_DECLARE_KERNELS
 }
 namespace avx512vnni {
-void matmul_int8(const MatmulTask& task);  // the others are avx2's
-}
+void quantize_row(const QuantizedRows& dst, int64_t row, const float* x);
+void matmul_int8(const MatmulTask& task);
+void silu_mul_row(float* dst, const float* gate, const float* up, int64_t cols);
+void attention(const AttentionTask& task);
+void exp_row(float* dst, const float* x, int64_t size, float shift, float factor);
+// The others are avx2's.
+}  // namespace avx512vnni
 #endif
 #undef ION_DECLARE_KERNELS
 

@@ -89,7 +89,7 @@ TEST(every_instruction_set_gives_the_scalar_bits) {
   ThreadPool pool(2);
   for_each_case([&](Numerics numerics, DType dtype, Shape shape) {
     const Weights w(random, dtype, shape.n, shape.k, numerics, pool);
-    for (const int64_t m : {1, 2, 3, 4, 7, 70}) {
+    for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 70}) {
       const std::vector<float> x = normals(random, m * shape.k);
       std::vector<float> want;
       for (const Isa isa : isas()) {
@@ -138,10 +138,12 @@ TEST(extreme_codes_and_activations_do_not_overflow) {
       }
       pack_matrix(w.packed.data(), w.file.data(), dtype, 16, 512, Numerics::fast, pool);
       for (const float value : {1.0f, -1.0f}) {
-        const std::vector<float> x(5 * 512, value);  // five rows: the kernels for four at a time and for one
-        for (const Isa isa : isas()) {
-          const WithIsa with(isa);
-          check_close(w, x, run(w, x, 5, pool), 5);
+        for (const int64_t m : {5, 13}) {  // kernels of one, four, five and eight rows
+          const std::vector<float> x(static_cast<std::size_t>(m * 512), value);
+          for (const Isa isa : isas()) {
+            const WithIsa with(isa);
+            check_close(w, x, run(w, x, m, pool), m);
+          }
         }
       }
     }
