@@ -111,6 +111,11 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
     last_view_ = stream_input(last_, std::max(limits.max_logit_rows, kStreamMaxTokens), config.hidden_size);
   }
 
+  is_wide_prefill_ = limits.streams && is_wide_prefill_shape(config.head_dim);
+  if (is_wide_prefill_) {
+    kv_view_ = kv_view(kv_.as<bf16>(), limits.num_blocks * config.block_elements(), config.head_dim);
+  }
+
   const int64_t half = config.head_dim / 2;
   const DeviceMemory frequencies(half * static_cast<int64_t>(sizeof(double)), "angles");
   check(cudaMemcpy(frequencies.as<void>(), config.rope_frequencies.data(), frequencies.num_bytes(),
@@ -132,14 +137,18 @@ void Decoder::copy_block(int32_t from, int32_t to, cudaStream_t stream) {
         "copy of a block");
 }
 
-int64_t Decoder::wanted_pieces() const {
+PlanSizes Decoder::plan_sizes() const {
   const Config& config = model_.config();
-  return std::max<int64_t>(1, int64_t{kTurns} * kBlocksPerSm * num_sms_ /
-                                  attention_decode_units(config.num_heads, config.num_kv_heads));
-}
-
-int32_t Decoder::packed_heads() const {
-  return std::min(16, model_.config().num_heads / model_.config().num_kv_heads);
+  const std::vector<int32_t>& windows = config.windows;
+  PlanSizes sizes;
+  sizes.packed_heads = std::min(kPackedHeads, config.num_heads / config.num_kv_heads);
+  sizes.prefill_rows = is_wide_prefill_ ? kWidePrefillRows : kPrefillRows;
+  const bool sees_all = std::find(windows.begin(), windows.end(), 0) != windows.end();
+  sizes.window = sees_all ? 0 : *std::max_element(windows.begin(), windows.end());
+  sizes.wanted_pieces =
+      std::max<int64_t>(1, int64_t{kTurns} * kBlocksPerSm * num_sms_ /
+                               attention_decode_units(config.num_heads, config.num_kv_heads));
+  return sizes;
 }
 
 KvCache Decoder::cache_of(int64_t layer) const {
@@ -267,8 +276,12 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
     attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr, static_cast<int32_t>(grid),
                      is_wide, stream);
   }
-  if (batch.num_prefill_pieces > 0) {
-    attention_prefill(args, cache, batch.plan, static_cast<int32_t>(batch.num_prefill_pieces), stream);
+  const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
+  if (prefill_pieces == 0) return;
+  if (is_wide_prefill_) {
+    attention_prefill_wide(args, cache, batch.plan, kv_view_, prefill_pieces, stream);
+  } else {
+    attention_prefill(args, cache, batch.plan, prefill_pieces, stream);
   }
 }
 

@@ -59,7 +59,8 @@ typedef struct {
   int32_t max_slots, max_tokens_per_step, num_blocks, context_length;
   int32_t num_host_blocks; /* second tier in pinned host memory; 0: none */
   int32_t use_graphs;      /* decode steps from CUDA graphs, captured when first needed */
-  int32_t use_streams;     /* steps of few tokens read the tiled copies of the weights, if there are any */
+  int32_t use_streams; /* Hopper's own kernels where they fit: attention of prompts, and products over tiled
+                          weights */
 } IonCudaOptions;
 
 typedef struct {
@@ -164,9 +165,10 @@ ION_CUDA_API uint64_t ion_cuda_copy_in(IonCudaRunner* runner, int32_t host_block
 /* 0: pending, 1: done, -1: failed. */
 ION_CUDA_API int ion_cuda_copy_state(IonCudaRunner* runner, uint64_t ticket, int32_t wait);
 
-/* Teacher-forced float32 logits [num_ids, vocab] into host memory, for checks; `chunk` tokens a pass. */
+/* Teacher-forced float32 logits [num_ids, vocab] into host memory, for checks; `chunk` tokens a pass;
+ * use_streams as above. */
 ION_CUDA_API int ion_cuda_logits(IonCudaModel* model, const int32_t* ids, int32_t num_ids, int32_t chunk,
-                                 float* logits);
+                                 int32_t use_streams, float* logits);
 
 #ifdef __cplusplus
 }

@@ -67,7 +67,7 @@ std::vector<float> CudaModel::logits(std::span<const int32_t> tokens, int32_t ch
   const auto num_tokens = static_cast<int32_t>(tokens.size());
   const int32_t step = std::clamp(chunk > 0 ? chunk : kMaxChunk, 1, std::min(kMaxChunk, num_tokens));
   std::vector<float> out(tokens.size() * static_cast<size_t>(config_.vocab_size));
-  if (library_.logits(handle_, tokens.data(), num_tokens, step, out.data()) != 0) {
+  if (library_.logits(handle_, tokens.data(), num_tokens, step, 1, out.data()) != 0) {
     throw std::runtime_error("logits on CUDA failed: " + library_.why());
   }
   return out;

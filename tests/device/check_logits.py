@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Sequence
 
 import reference
 import torch
@@ -15,6 +16,7 @@ from shapes import SMALL
 
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 777)
 CHUNKS = (1, 7, 16, 30, 64, 100, 512)
+PORTABLE_CHUNKS = (16, 100, 512)  # of the kernels for all cards: only prompts have their own
 MAX_ERROR = 1.5e-2  # relative, of all logits of a text (engine.md, "Numbers")
 
 
@@ -24,10 +26,12 @@ def check(library: Library, blaslt: str | None) -> bool:
     for name, shape in SMALL.items():
         model = Model(library, shape, blaslt)
         weights = reference.fill(model, seed=len(name))
-        is_good = check_model(model, weights, name) and is_good
+        is_good = check_model(model, weights, name, CHUNKS) and is_good
+        portable = f"{name}, portable"
+        is_good = check_model(model, weights, portable, PORTABLE_CHUNKS, streams=False) and is_good
         if can_stream(shape):
             model.tile()
-            is_good = check_model(model, weights, f"{name}, streamed") and is_good
+            is_good = check_model(model, weights, f"{name}, streamed", CHUNKS) and is_good
         model.close()
     return is_good
 
@@ -38,16 +42,18 @@ def can_stream(shape: Shape) -> bool:
     return all(size % 128 == 0 for size in sizes) and shape.q_size % 64 == 0 and shape.ffn_size % 64 == 0
 
 
-def check_model(model: Model, weights: reference.Weights, name: str) -> bool:
+def check_model(
+    model: Model, weights: reference.Weights, name: str, chunks: Sequence[int], *, streams: bool = True
+) -> bool:
     """One line: the worst relative error of a row."""
     shape, rng, worst, where = model.shape, random.Random(name), 0.0, ""
     for length in LENGTHS:
         ids = [rng.randrange(shape.vocab_size) for _ in range(length)]
         wanted = reference.logits(weights, ids)
-        for chunk in CHUNKS:
+        for chunk in chunks:
             if chunk > length and chunk != 512:
                 continue
-            got = torch.frombuffer(model.logits(ids, chunk), dtype=torch.float32)
+            got = torch.frombuffer(model.logits(ids, chunk, streams=streams), dtype=torch.float32)
             got = got.view(length, shape.vocab_size).cuda()
             per_row = (got - wanted).norm(dim=1) / wanted.norm(dim=1)
             error = float(per_row.max()) if bool(got.isfinite().all()) else float("inf")

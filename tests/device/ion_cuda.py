@@ -213,7 +213,7 @@ class Library:
         self.c.ion_cuda_copy_out.argtypes = [c_void_p, c_int32, c_int32]
         self.c.ion_cuda_copy_in.argtypes = [c_void_p, c_int32, c_int32]
         self.c.ion_cuda_copy_state.argtypes = [c_void_p, c_uint64, c_int32]
-        self.c.ion_cuda_logits.argtypes = [c_void_p, c_void_p, c_int32, c_int32, c_void_p]
+        self.c.ion_cuda_logits.argtypes = [c_void_p, c_void_p, c_int32, c_int32, c_int32, c_void_p]
 
     def fail(self) -> CudaError:
         return CudaError(self.c.ion_cuda_error().decode())
@@ -263,11 +263,11 @@ class Model:
     def pointer(self, weight: int, layer: int = 0) -> int | None:
         return self.library.c.ion_cuda_model_pointer(self.handle, weight, layer)
 
-    def logits(self, ids: Sequence[int], chunk: int) -> ctypes.Array[c_float]:
+    def logits(self, ids: Sequence[int], chunk: int, *, streams: bool = True) -> ctypes.Array[c_float]:
         """Teacher-forced logits, [len(ids), vocab] flat."""
         out = (c_float * (len(ids) * self.shape.vocab_size))()
         given = (c_int32 * len(ids))(*ids)
-        if self.library.c.ion_cuda_logits(self.handle, given, len(ids), chunk, out) != 0:
+        if self.library.c.ion_cuda_logits(self.handle, given, len(ids), chunk, int(streams), out) != 0:
             raise self.library.fail()
         return out
 

@@ -1,6 +1,7 @@
 // What streamed products read: weights copied into tiles, and activations as the copy engine sees them.
 #include <stdexcept>
 
+#include "box_view.h"
 #include "check.h"
 #include "stream_gemm.h"
 #include "stream_ring.cuh"
@@ -40,26 +41,8 @@ void tile_weights(__nv_bfloat16* dst, const __nv_bfloat16* src, int64_t n, int64
 }
 
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status{};
-  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status),
-        "tensor maps");
-  if (found == nullptr) throw std::runtime_error("the driver has no tensor maps");
   StreamInput out;
-  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(k) * 2};
-  const cuuint32_t steps[2] = {1, 1};
-  for (int i = 0; i < 5; ++i) {
-    const cuuint32_t box[2] = {kStreamCols, 8u << i};
-    const CUresult made = reinterpret_cast<Encode>(found)(
-        &out.maps[i], CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(x), extents, strides,
-        box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (made != CUDA_SUCCESS) throw std::runtime_error("tensor map: error " + std::to_string(made));
-  }
+  for (int i = 0; i < 5; ++i) out.maps[i] = box_view(x, rows, k, 8 << i);
   return out;
 }
 
