@@ -8,6 +8,7 @@
 #include "cuda/model.h"
 #include "cuda/step_buffer.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/quantise.h"
 #include "kernels/cuda/stream_gemm.h"
 
 namespace ion::cuda {
@@ -58,11 +59,13 @@ class Decoder {
   KvCache cache_of(int64_t layer) const;
   void forward_streamed(const DecoderBatch& batch, cudaStream_t stream);
   void forward_blas(const DecoderBatch& batch, cudaStream_t stream);
-  void stream(void* y, StreamOutput output, const StreamInput& x, const bf16* w, int64_t rows, int64_t n,
+  void forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
+  void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
               int64_t k, int64_t index, cudaStream_t stream);
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
                 cudaStream_t stream);
+  void multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k, cudaStream_t stream);
 
   const Model& model_;
   DecoderLimits limits_;
@@ -86,8 +89,12 @@ class Decoder {
   StreamScratch streaming_{};   // null where the model is not tiled
   int64_t arrivals_bytes_ = 0;  // of streaming_
   StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
+<<<<<<< HEAD
   bool is_wide_prefill_ = false;
   CUtensorMap kv_view_{};  // where it is
+=======
+  QuantisedRows quantised_{};  // [max_rows, the widest], a product's input, where matrices are e4m3
+>>>>>>> wt-fp8
 };
 
 }  // namespace ion::cuda

@@ -5,12 +5,13 @@ compute-sanitizer --tool memcheck python tests/device/check_sanitized.py LIBRARY
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 
 import reference
 from drive import generate, runner_for
-from ion_cuda import Library, Model, Sampling, Shape
+from ion_cuda import PRECISIONS, Library, Model, Sampling, Shape
 
 SHAPES = (
     Shape(1, 512, 8, 2, 64, 1024, 1024, has_qkv_bias=True, windows=(40,)),
@@ -26,8 +27,8 @@ def main() -> None:
         Sampling(temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.1, num_logprobs=3),
         Sampling(temperature=1.0, min_p=0.1, presence_penalty=0.5, bias={5: 2.0}, stop_ids=[7], min_tokens=3),
     ]
-    for shape in SHAPES:
-        model = Model(Library(sys.argv[1]), shape, None)
+    for shape, precision in itertools.product(SHAPES, PRECISIONS):
+        model = Model(Library(sys.argv[1]), shape, None, precision)
         reference.fill(model, seed=1)
         model.tile()
         for graphs in (False, True):

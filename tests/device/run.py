@@ -136,7 +136,9 @@ def main() -> int:
         report["checks"] = checks(library, Path(folder), sanitize=args.sanitize)
         report["bench"] = {}
         for shape in [] if args.no_bench else args.shapes.split(","):
-            report["bench"][shape] = run_check("bench_workloads.py", library, shape)["lines"]
+            for name, options in ((shape, ()), (f"{shape} fp8", ("--precision", "fp8"))):
+                lines = run_check("bench_workloads.py", library, shape, *options)["lines"]
+                report["bench"][name] = lines
     held = all(check["held"] for check in report["checks"].values())
     args.out.write_text(json.dumps(report, indent=1) + "\n")
     print("all held" if held else "SOMETHING FAILED")
