@@ -89,12 +89,9 @@ class Decoder {
   StreamScratch streaming_{};   // null where the model is not tiled
   int64_t arrivals_bytes_ = 0;  // of streaming_
   StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
-<<<<<<< HEAD
   bool is_wide_prefill_ = false;
-  CUtensorMap kv_view_{};  // where it is
-=======
+  CUtensorMap kv_view_{};      // where it is
   QuantisedRows quantised_{};  // [max_rows, the widest], a product's input, where matrices are e4m3
->>>>>>> wt-fp8
 };
 
 }  // namespace ion::cuda

@@ -377,7 +377,7 @@ bool is_wide_prefill_shape(int32_t head_dim) {
 }
 
 CUtensorMap kv_view(const bf16* base, int64_t num_elements, int32_t head_dim) {
-  return box_view(base, num_elements / head_dim, head_dim, kKvBlock);
+  return box_view(base, num_elements / head_dim, head_dim, kKvBlock, sizeof(bf16));
 }
 
 void attention_prefill_wide(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,

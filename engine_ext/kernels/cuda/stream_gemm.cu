@@ -31,7 +31,8 @@ __device__ __forceinline__ float silu(float x) {
 
 // Eight tokens, group j, of sixteen weight rows of a warp, the first of which is `row`. A thread's d[0], d[1]
 // are row lane / 4 of tokens 2 (lane % 4) and the next, d[2], d[3] row lane / 4 + 8.
-[[maybe_unused]] __device__ __forceinline__ void store_tokens(const StreamArgs& args, int row, int j, const float4& d) {
+[[maybe_unused]] __device__ __forceinline__ void store_tokens(const StreamArgs& args, int row, int j,
+                                                              const float4& d) {
   const int lane = threadIdx.x % kWarp;
   if (args.output == StreamOutput::float32) {
     const int token = 8 * j + 2 * (lane % 4);

@@ -33,39 +33,9 @@ __global__ void tile_scales_kernel(float* dst, const float* src, int64_t n, bool
   if (row < n) dst[row] = src[source_row(row, n, pairs)];
 }
 
-<<<<<<< HEAD
-void tile_weights(__nv_bfloat16* dst, const __nv_bfloat16* src, int64_t n, int64_t k, bool pairs,
-                  cudaStream_t stream) {
-  tile_kernel<<<2048, 256, 0, stream>>>(reinterpret_cast<uint4*>(dst), reinterpret_cast<const uint4*>(src), n,
-                                        k, pairs);
-  check_launch("tiling of weights");
-}
-
-StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
-  StreamInput out;
-  for (int i = 0; i < 5; ++i) out.maps[i] = box_view(x, rows, k, 8 << i);
-=======
-// Boxes of 128 bytes of 8 to 128 rows.
-void encode_maps(CUtensorMap (&maps)[5], CUtensorMapDataType type, const void* x, int64_t rows, int64_t k,
-                 int value_bytes) {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status{};
-  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status),
-        "tensor maps");
-  if (found == nullptr) throw std::runtime_error("the driver has no tensor maps");
-  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(k) * value_bytes};
-  const cuuint32_t steps[2] = {1, 1};
-  for (int i = 0; i < 5; ++i) {
-    const cuuint32_t box[2] = {static_cast<cuuint32_t>(kStreamBytes / value_bytes), 8u << i};
-    const CUresult made = reinterpret_cast<Encode>(found)(
-        &maps[i], type, 2, const_cast<void*>(x), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (made != CUDA_SUCCESS) throw std::runtime_error("tensor map: error " + std::to_string(made));
-  }
+// Boxes of 8 to 128 rows.
+void make_maps(CUtensorMap (&maps)[5], const void* x, int64_t rows, int64_t k, int value_bytes) {
+  for (int i = 0; i < 5; ++i) maps[i] = box_view(x, rows, k, 8 << i, value_bytes);
 }
 
 }  // namespace
@@ -90,15 +60,14 @@ void tile_scales(float* dst, const float* src, int64_t n, bool pairs, cudaStream
 
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
   StreamInput out;
-  encode_maps(out.maps, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x, rows, k, 2);
+  make_maps(out.maps, x, rows, k, 2);
   return out;
 }
 
 StreamInput stream_input(const uint8_t* codes, const float* scales, int64_t rows, int64_t k) {
   StreamInput out;
-  encode_maps(out.maps, CU_TENSOR_MAP_DATA_TYPE_UINT8, codes, rows, k, 1);
+  make_maps(out.maps, codes, rows, k, 1);
   out.scales = scales;
->>>>>>> wt-fp8
   return out;
 }
 
