@@ -90,20 +90,29 @@ def sampler_library(folder: Path) -> str:
     return str(out)
 
 
+def small_questions(folder: Path) -> list[str]:
+    """Lines of a table."""
+    program = folder / "small_questions"
+    source = ROOT / "tests/device/small_questions.cu"
+    subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-o", program, source], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    print(done.stdout, flush=True)
+    return done.stdout.splitlines()
+
+
 def checks(library: str, folder: Path, *, sanitize: bool) -> dict[str, Any]:
     found = {
         "sampler": run_check("check_sampler.py", sampler_library(folder)),
         "logits": run_check("check_logits.py", library),
         "runner": run_check("check_runner.py", library),
+        "replays": run_check("check_replays.py", library),
     }
     if sanitize:
-        for tool in ("memcheck", "synccheck"):
+        for tool, *more in (("memcheck",), ("synccheck",), ("racecheck", "portable")):
             command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable]
-            command += [str(Path(__file__).with_name("check_sanitized.py")), library]
+            command += [str(Path(__file__).with_name("check_sanitized.py")), library, *more]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            lines = [line for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "====" in line][
-                -3:
-            ]
+            lines = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "====" in line][-3:]
             print(f"{tool}: {done.returncode}", *lines, sep="\n", flush=True)
             found[tool] = {"held": done.returncode == 0, "lines": lines}
     return found
@@ -134,6 +143,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         library = args.library or str(build(Path(folder)))
         report["checks"] = checks(library, Path(folder), sanitize=args.sanitize)
+        report["questions"] = small_questions(Path(folder))
         report["bench"] = {}
         for shape in [] if args.no_bench else args.shapes.split(","):
             for name, options in ((shape, ()), (f"{shape} fp8", ("--precision", "fp8"))):
