@@ -25,7 +25,7 @@ constexpr int kGroupRows = 64;                 // packed rows of one
 constexpr int kThreads = (1 + kGroups) * 128;  // the producer's warpgroup first
 constexpr int kTokens = 128;                   // of a tile
 [[maybe_unused]] constexpr int kTileBlocks = kTokens / kKvBlock;
-constexpr int kStages = 2;
+constexpr int kStages = 3;
 constexpr int kHalfBytes = kTokens * 128;  // 64 dims of a tile; of the queries too
 [[maybe_unused]] constexpr float kLog2E = 1.4426950408889634f;
 static_assert(kWidePrefillRows == kGroups * kGroupRows && kWidePrefillRows == kTokens);
