@@ -14,7 +14,8 @@ namespace ion::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = 64 << 20;
-constexpr int64_t kUnscaledRows = 512;  // the kernels that scale by rows have one size of tile, a large one
+// The kernels that scale by rows have one size of tile; products of so few of those are better off without.
+constexpr int64_t kScaledTile = 128, kFewTiles = 200;
 
 void check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -157,8 +158,10 @@ const BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t
   const Key key{m, n, k, kind};
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
+  const bool is_few =
+      (m + kScaledTile - 1) / kScaledTile * ((n + kScaledTile - 1) / kScaledTile) <= kFewTiles;
   for (const bool scales_rows : {true, false}) {
-    if (scales_rows && (kind != Kind::e4m3 || m <= kUnscaledRows)) continue;
+    if (scales_rows && (kind != Kind::e4m3 || is_few)) continue;
     Plan made = make_plan(m, n, k, kind, scales_rows);
     if (scales_rows) set_scales(made, x_scales, w_scales);
     if (find_algorithm(made)) return plans_.emplace(key, made).first->second;

@@ -26,6 +26,7 @@ void Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t stream) {
                  config.qkv_size(), stream);
     attend(i, batch, stream);
     quantise_rows(quantised_, mixed_, rows, q_size, stream);
+    // Attention reads little: meanwhile memory has time for the largest matrix.
     const StreamNext next{tiled.gate_up.values, 2 * ffn, hidden};
     ProductScales scales = product(normed_, mixed_view_, layer.o, tiled.o, hidden, q_size, next);
     add_rms_norm_quantised(quantised_, x_, normed_, scales, layer.ffn_norm, rows, hidden, config.rms_eps,

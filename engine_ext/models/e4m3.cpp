@@ -26,9 +26,8 @@ uint8_t encode(float value) {
 constexpr float decode(uint32_t code) {
   const uint32_t exponent = code >> 3 & 15, mantissa = code & 7;
   if ((code & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
-  const float magnitude = exponent == 0
-                              ? static_cast<float>(mantissa) * 0x1p-9f
-                              : std::bit_cast<float>((exponent + 127 - 7) << 23 | mantissa << 20);
+  const float magnitude = exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
+                                        : std::bit_cast<float>((exponent + 127 - 7) << 23 | mantissa << 20);
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +81,26 @@ def run_check(script: str, *arguments: str) -> dict[str, Any]:
     return {"held": done.returncode == 0, "lines": lines}
 
 
-def sampler_library(folder: Path) -> str:
-    """The sampler with its shims."""
-    out = folder / "sampler.so"
-    sources = [ROOT / "tests/device/shims_sampler.cu", ENGINE / "kernels/cuda/sampler.cu"]
+def shims(folder: Path, name: str, sources: Sequence[str]) -> str:
+    """Kernels as C functions: shims_NAME.cu and what it wants of engine_ext."""
+    out = folder / f"{name}.so"
+    paths = [ROOT / f"tests/device/shims_{name}.cu", *(ENGINE / source for source in sources)]
     flags = ["-std=c++20", "-O3", f"-I{ENGINE}", "-gencode", "arch=compute_90a,code=sm_90a"]
-    flags += ["-gencode", "arch=compute_80,code=sm_80", "-Xcompiler", "-fPIC", "-shared"]
-    subprocess.run(["nvcc", *flags, "-o", out, *sources], check=True)
+    flags += ["-gencode", "arch=compute_80,code=sm_80", "-Xcompiler", "-fPIC", "-shared", "-ldl"]
+    subprocess.run(["nvcc", *flags, "-o", out, *paths], check=True)
     return str(out)
+
+
+E4M3_SOURCES = [
+    *(f"kernels/cuda/{name}.cu" for name in ("quantise", "stream_gemm", "stream_weights")),
+    "cuda/blas_lt.cpp",
+]
 
 
 def checks(library: str, folder: Path, *, sanitize: bool) -> dict[str, Any]:
     found = {
-        "sampler": run_check("check_sampler.py", sampler_library(folder)),
+        "sampler": run_check("check_sampler.py", shims(folder, "sampler", ["kernels/cuda/sampler.cu"])),
+        "e4m3": run_check("check_e4m3.py", shims(folder, "e4m3", E4M3_SOURCES)),
         "logits": run_check("check_logits.py", library),
         "runner": run_check("check_runner.py", library),
     }

@@ -113,7 +113,8 @@ __device__ void quantise_row(uint8_t* codes, float* scale, const Row& row, int64
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int64_t i = begin + h * step;
-    held[h] = i < cols ? row.read(i) : make_uint4(0, 0, 0, 0);
+    const uint4 piece = row.read(min(i, cols - kPiece));  // without branches all loads go out at once
+    held[h] = i < cols ? piece : make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
@@ -233,15 +234,19 @@ __global__ void scales_kernel(bf16* y, ProductScales scales, int64_t cols) {
   *at = pack8(values);
 }
 
-// Widths of blocks: few threads for short rows, so that little has to be added up, many for long ones.
+// Threads of a block and the pieces that each keeps: many threads for long rows, so that one is done soon,
+// but not where there are so many rows that only few such blocks fit a multiprocessor at once.
 template <typename F>
-void for_width(int64_t cols, F launch) {
+void for_size(int64_t rows, int64_t cols, F launch) {
+  constexpr int64_t kFewRows = 128;
   if (cols <= 256 * kPiece) {
     launch(std::integral_constant<int, 256>(), std::integral_constant<int, 1>());
   } else if (cols <= 512 * kPiece) {
     launch(std::integral_constant<int, 512>(), std::integral_constant<int, 1>());
-  } else {
+  } else if (rows <= kFewRows) {
     launch(std::integral_constant<int, 1024>(), std::integral_constant<int, 3>());
+  } else {
+    launch(std::integral_constant<int, 512>(), std::integral_constant<int, 5>());
   }
 }
 
@@ -249,8 +254,8 @@ template <bool kAdds>
 void launch_norm(const char* what, const QuantisedRows& dst, float* x, const bf16* delta,
                  const ProductScales& scales, const float* weight, int64_t rows, int64_t cols, float eps,
                  cudaStream_t stream) {
-  for_width(cols, [&](auto threads, auto held) {
-    constexpr int kThreads = std::min<int>(threads, 512), kHeld = held == 3 ? 2 : 1;
+  for_size(rows, cols, [&](auto threads, auto held) {
+    constexpr int kThreads = std::min<int>(threads, 512), kHeld = held == 1 ? 1 : 2;
     launch_in_chain(what, norm_kernel<kThreads, kHeld, kAdds>, dim3(rows), dim3(kThreads), 0, stream, dst, x,
                     delta, scales, weight, cols, eps);
   });
@@ -259,7 +264,7 @@ void launch_norm(const char* what, const QuantisedRows& dst, float* x, const bf1
 }  // namespace
 
 void quantise_rows(const QuantisedRows& dst, const bf16* x, int64_t rows, int64_t cols, cudaStream_t stream) {
-  for_width(cols, [&](auto threads, auto held) {
+  for_size(rows, cols, [&](auto threads, auto held) {
     launch_in_chain("quantising", quantise_kernel<threads, held>, dim3(rows), dim3(threads), 0, stream, dst,
                     x, cols);
   });
@@ -279,7 +284,7 @@ void add_rms_norm_quantised(const QuantisedRows& dst, float* x, const bf16* delt
 
 void silu_mul_quantised(const QuantisedRows& dst, const bf16* gate_up, const ProductScales& scales,
                         int64_t rows, int64_t ffn, cudaStream_t stream) {
-  for_width(ffn, [&](auto threads, auto held) {
+  for_size(rows, ffn, [&](auto threads, auto held) {
     launch_in_chain("quantised silu", silu_kernel<threads, held>, dim3(rows), dim3(threads), 0, stream, dst,
                     gate_up, scales, ffn);
   });

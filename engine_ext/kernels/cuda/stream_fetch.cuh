@@ -10,6 +10,7 @@ namespace ion::cuda {
 constexpr int kGroups = 2;                     // consumer warpgroups
 [[maybe_unused]] constexpr int kInFlight = 3;  // pieces
 [[maybe_unused]] constexpr int kAhead = 8;     // pieces pulled into L2 beyond the ring
+[[maybe_unused]] constexpr int kPulled = 12;   // pieces of a later product, a block (of 8 to 24 all the same)
 [[maybe_unused]] constexpr int kPace = 1000;   // clocks between two of those: about the memory's own pace
 
 // How a matrix is shared out. splits > 0: parts of each tile, one a block; 0: stream-K.
@@ -25,7 +26,6 @@ struct StreamArgs {
   StreamOutput output;
   Cut cut, next_cut;
   const uint8_t* next;               // weights of the product behind this one, or null
-  int32_t num_next;                  // pieces of it that a block pulls into L2
   int32_t m, stages, columns;        // columns of a piece
   const float *w_scales, *x_scales;  // of e4m3
   float4* partial;                   // [block][group][TN / 8][128]
@@ -61,7 +61,7 @@ __device__ void prefetch_next(const StreamArgs& args, const Ring<TN>& ring, cons
   const Range range(args.next_cut);
   const uint8_t* from =
       args.next + (static_cast<int64_t>(range.tile) * args.next_cut.pieces + range.k) * kPieceBytes;
-  for (int i = 0; i < min(args.num_next, range.left); ++i) {
+  for (int i = 0; i < min(kPulled, range.left); ++i) {
     const int64_t asked_at = clock64();
     prefetch_bytes(from + static_cast<int64_t>(i) * kPieceBytes, kPieceBytes);
     while (clock64() - asked_at < kPace) {

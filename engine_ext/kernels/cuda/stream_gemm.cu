@@ -7,7 +7,6 @@
 // matrices are cut evenly over the blocks (stream-K: Osama et al. 2023, arXiv:2301.03598); of small ones a
 // block takes one range of one tile's columns. Partial sums are added in the order of the columns.
 #include <algorithm>
-#include <cstdlib>
 #include <stdexcept>
 #include <type_traits>
 
@@ -345,8 +344,6 @@ void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const Strea
   args.x_scales = x.scales;
   if (next.tiles != nullptr) {
     args.next = static_cast<const uint8_t*>(next.tiles);
-    static const int num_next = getenv("ION_NEXT") ? atoi(getenv("ION_NEXT")) : 12;
-    args.num_next = num_next;
     args.next_cut = cut_of(next.n, next.k / columns, num_sms);
   }
   args.m = static_cast<int32_t>(m);

@@ -48,8 +48,8 @@ struct StreamInput {
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
 StreamInput stream_input(const uint8_t* codes, const float* scales, int64_t rows, int64_t k);
 
-// The product behind this one in the chain, of the same type: while memory has nothing else to do, the
-// beginning of its weights is pulled into L2. null: nothing.
+// The weights [n, k] of a product further down the chain, of the same type: while memory would be idle, their
+// beginning is pulled into L2. null: nothing.
 struct StreamNext {
   const void* tiles = nullptr;
   int64_t n = 0, k = 0;
