@@ -1,6 +1,6 @@
 """A short run over all kernels, for compute-sanitizer: a few steps of two small shapes, from graphs and not.
 
-compute-sanitizer --tool memcheck python tests/device/check_sanitized.py LIBRARY
+compute-sanitizer --tool memcheck python tests/device/check_sanitized.py LIBRARY [PRECISION ...]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
         Sampling(temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.1, num_logprobs=3),
         Sampling(temperature=1.0, min_p=0.1, presence_penalty=0.5, bias={5: 2.0}, stop_ids=[7], min_tokens=3),
     ]
-    for shape, precision in itertools.product(SHAPES, PRECISIONS):
+    for shape, precision in itertools.product(SHAPES, sys.argv[2:] or PRECISIONS):
         model = Model(Library(sys.argv[1]), shape, None, precision)
         reference.fill(model, seed=1)
         model.tile()
