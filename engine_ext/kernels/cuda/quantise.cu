@@ -13,6 +13,7 @@ namespace {
 
 constexpr float kLargestCode = 448.0f;  // of e4m3
 constexpr float kSmallest = 1e-20f;     // a row of zeros: any scale does
+constexpr int kBlocks = 2;              // a multiprocessor: 256 rows are done at once
 
 __device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) {
   const uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
@@ -142,14 +143,15 @@ __device__ void quantise_row(uint8_t* codes, float* scale, const Row& row, int64
 }
 
 template <int kThreads, int kHeld>
-__global__ void __launch_bounds__(kThreads) quantise_kernel(QuantisedRows dst, const bf16* x, int64_t cols) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    quantise_kernel(QuantisedRows dst, const bf16* x, int64_t cols) {
   join_chain();
   const int64_t row = blockIdx.x;
   quantise_row<kThreads, kHeld>(dst.codes + row * cols, dst.scales + row, PlainRow{x + row * cols}, cols);
 }
 
 template <int kThreads, int kHeld>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     silu_kernel(QuantisedRows dst, const bf16* gate_up, ProductScales scales, int64_t ffn) {
   join_chain();
   const int64_t row = blockIdx.x;
@@ -234,17 +236,14 @@ __global__ void scales_kernel(bf16* y, ProductScales scales, int64_t cols) {
   *at = pack8(values);
 }
 
-// Threads of a block and the pieces that each keeps: many threads for long rows, so that one is done soon,
-// but not where there are so many rows that only few such blocks fit a multiprocessor at once.
+// Threads of a block and the pieces that each keeps. A block's registers must fit beside those of a streamed
+// product, or it starts only behind it: no more than 512 threads.
 template <typename F>
-void for_size(int64_t rows, int64_t cols, F launch) {
-  constexpr int64_t kFewRows = 128;
+void for_width(int64_t cols, F launch) {
   if (cols <= 256 * kPiece) {
     launch(std::integral_constant<int, 256>(), std::integral_constant<int, 1>());
   } else if (cols <= 512 * kPiece) {
     launch(std::integral_constant<int, 512>(), std::integral_constant<int, 1>());
-  } else if (rows <= kFewRows) {
-    launch(std::integral_constant<int, 1024>(), std::integral_constant<int, 3>());
   } else {
     launch(std::integral_constant<int, 512>(), std::integral_constant<int, 5>());
   }
@@ -254,8 +253,8 @@ template <bool kAdds>
 void launch_norm(const char* what, const QuantisedRows& dst, float* x, const bf16* delta,
                  const ProductScales& scales, const float* weight, int64_t rows, int64_t cols, float eps,
                  cudaStream_t stream) {
-  for_size(rows, cols, [&](auto threads, auto held) {
-    constexpr int kThreads = std::min<int>(threads, 512), kHeld = held == 1 ? 1 : 2;
+  for_width(cols, [&](auto threads, auto held) {
+    constexpr int kThreads = threads, kHeld = std::min<int>(held, 2);
     launch_in_chain(what, norm_kernel<kThreads, kHeld, kAdds>, dim3(rows), dim3(kThreads), 0, stream, dst, x,
                     delta, scales, weight, cols, eps);
   });
@@ -264,7 +263,7 @@ void launch_norm(const char* what, const QuantisedRows& dst, float* x, const bf1
 }  // namespace
 
 void quantise_rows(const QuantisedRows& dst, const bf16* x, int64_t rows, int64_t cols, cudaStream_t stream) {
-  for_size(rows, cols, [&](auto threads, auto held) {
+  for_width(cols, [&](auto threads, auto held) {
     launch_in_chain("quantising", quantise_kernel<threads, held>, dim3(rows), dim3(threads), 0, stream, dst,
                     x, cols);
   });
@@ -284,7 +283,7 @@ void add_rms_norm_quantised(const QuantisedRows& dst, float* x, const bf16* delt
 
 void silu_mul_quantised(const QuantisedRows& dst, const bf16* gate_up, const ProductScales& scales,
                         int64_t rows, int64_t ffn, cudaStream_t stream) {
-  for_size(rows, ffn, [&](auto threads, auto held) {
+  for_width(ffn, [&](auto threads, auto held) {
     launch_in_chain("quantised silu", silu_kernel<threads, held>, dim3(rows), dim3(threads), 0, stream, dst,
                     gate_up, scales, ffn);
   });
