@@ -50,6 +50,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     identity: str  # tells cached KV of different weights apart
+    precision: str | None = None  # of a GPU's matrices: bf16 or fp8
 
 
 def load_model(settings: EngineSettings, *, cache: Path, progress: bool) -> LoadedModel:
@@ -180,6 +181,7 @@ def _loaded(
     model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
 ) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
-    numerics = f"cuda-{model.precision}" if device.kind == "cuda" else settings.numerics
+    precision = str(model.precision) if device.kind == "cuda" else None
+    numerics = f"cuda-{precision}" if precision else settings.numerics
     identity = f"{settings.sha256 or path.resolve()}:{numerics}"
-    return LoadedModel(model, device, model.config, tokenizer, template, identity)
+    return LoadedModel(model, device, model.config, tokenizer, template, identity, precision)

@@ -136,7 +136,7 @@ async def test_a_model_runs_on_the_gpu_that_auto_finds(tiny_model: Path, gpu: No
 async def test_precision_reaches_the_gpu_and_tells_caches_apart(tiny_model: Path, gpu: None) -> None:
     settings = [EngineSettings(str(tiny_model), precision=name) for name in ("auto", "bf16", "fp8")]
     loaded = [load_model(one, cache=tiny_model.parent, progress=False) for one in settings]
-    assert [one.model.precision for one in loaded] == ["bf16", "bf16", "fp8"]
+    assert [one.precision for one in loaded] == ["bf16", "bf16", "fp8"]
     assert loaded[0].identity == loaded[1].identity != loaded[2].identity
 
 
