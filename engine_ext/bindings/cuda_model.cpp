@@ -1,6 +1,7 @@
 // CudaModel and cuda_device: a model on a GPU, and whether there is one.
 #include <pybind11/stl.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -12,15 +13,25 @@ namespace py = pybind11;
 namespace ion::bindings {
 namespace {
 
-CudaModelHandle load_gguf(const std::string& path, int threads, const std::string& blaslt) {
+CudaPrecision parse_precision(const std::string& name) {
+  if (name == "auto") return CudaPrecision::as_stored;
+  if (name == "bf16") return CudaPrecision::bf16;
+  if (name == "fp8") return CudaPrecision::fp8;
+  throw std::invalid_argument("precision '" + name + "' is none of auto, bf16, fp8");
+}
+
+CudaModelHandle load_gguf(const std::string& path, int threads, const std::string& blaslt,
+                          const std::string& precision) {
+  const CudaModelOptions options{threads, blaslt, parse_precision(precision)};
   const Unlocked unlocked;
-  return {CudaModel::load_gguf(path, {threads, blaslt})};
+  return {CudaModel::load_gguf(path, options)};
 }
 
 CudaModelHandle load_safetensors(const std::vector<std::string>& paths, const std::string& config_json,
-                                 int threads, const std::string& blaslt) {
+                                 int threads, const std::string& blaslt, const std::string& precision) {
+  const CudaModelOptions options{threads, blaslt, parse_precision(precision)};
   const Unlocked unlocked;
-  return {CudaModel::load_safetensors(paths, config_json, {threads, blaslt})};
+  return {CudaModel::load_safetensors(paths, config_json, options)};
 }
 
 py::object logits(const CudaModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
@@ -59,15 +70,18 @@ py::dict device() {
 void add_cuda_model(py::module_& module) {
   module.def("cuda_device", &device);
   py::class_<CudaModelHandle>(module, "CudaModel")
-      .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "")
+      .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "",
+                  py::arg("precision") = "auto")
       .def_static("load_safetensors", &load_safetensors, py::arg("paths"), py::arg("config_json"),
-                  py::arg("threads") = 0, py::arg("blaslt") = "")
+                  py::arg("threads") = 0, py::arg("blaslt") = "", py::arg("precision") = "auto")
       .def_property_readonly("config",
                              [](const CudaModelHandle& self) {
                                return config_dict(self.model->config(), self.model->kv_block_bytes());
                              })
       .def_property_readonly("weight_bytes",
                              [](const CudaModelHandle& self) { return self.model->num_bytes(); })
+      .def_property_readonly(
+          "precision", [](const CudaModelHandle& self) { return self.model->is_fp8() ? "fp8" : "bf16"; })
       .def("logits", &logits, py::arg("tokens"), py::arg("chunk") = 0);
 }
 

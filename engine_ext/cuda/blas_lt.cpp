@@ -14,6 +14,8 @@ namespace ion::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = 64 << 20;
+// The kernels that scale by rows have one size of tile; products of so few of those are better off without.
+constexpr int64_t kScaledTile = 128, kFewTiles = 200;
 
 void check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -120,12 +122,12 @@ void BlasLt::matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, in
   library_->run(library_->plan(m, n, k, Library::Kind::float32), y, x, w, stream);
 }
 
-void BlasLt::matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m, int64_t n,
-                    int64_t k, cudaStream_t stream) {
+ProductScales BlasLt::matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m,
+                             int64_t n, int64_t k, cudaStream_t stream) {
   const Library::Plan& use = library_->plan(m, n, k, Library::Kind::e4m3, x.scales, w.scales);
   if (use.scales_rows) library_->set_scales(use, x.scales, w.scales);
   library_->run(use, y, x.codes, w.codes, stream);
-  if (!use.scales_rows) apply_scales(y, x.scales, w.scales, m, n, stream);
+  return use.scales_rows ? ProductScales{} : ProductScales{x.scales, w.scales};
 }
 
 template <typename T>
@@ -156,8 +158,10 @@ const BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t
   const Key key{m, n, k, kind};
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
+  const bool is_few =
+      (m + kScaledTile - 1) / kScaledTile * ((n + kScaledTile - 1) / kScaledTile) <= kFewTiles;
   for (const bool scales_rows : {true, false}) {
-    if (scales_rows && kind != Kind::e4m3) continue;
+    if (scales_rows && (kind != Kind::e4m3 || is_few)) continue;
     Plan made = make_plan(m, n, k, kind, scales_rows);
     if (scales_rows) set_scales(made, x_scales, w_scales);
     if (find_algorithm(made)) return plans_.emplace(key, made).first->second;

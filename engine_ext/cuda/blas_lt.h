@@ -26,10 +26,11 @@ class BlasLt {
               int64_t k, cudaStream_t stream);
   void matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, int64_t m, int64_t n, int64_t k,
               cudaStream_t stream);
-  // Codes of e4m3, each row of x and of w with its scale; n and k are multiples of 16. Where the library
-  // cannot scale by rows (it can on sm_90) the product is rounded to bf16 before it is scaled.
-  void matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m, int64_t n,
-              int64_t k, cudaStream_t stream);
+  // Codes of e4m3, each row of x and of w with its scale; n and k are multiples of 16. Gives the scales that
+  // are not in y yet: the library can scale by rows on sm_90 alone, and only many rows gain by it (decision
+  // 44).
+  ProductScales matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m, int64_t n,
+                       int64_t k, cudaStream_t stream);
 
  private:
   struct Library;  // its functions, handle and plans: only blas_lt.cpp needs cublasLt.h

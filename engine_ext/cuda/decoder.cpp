@@ -176,10 +176,10 @@ void Decoder::multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int6
   model_.blas().matmul(y, x, w, rounded_rows(rows), n, k, stream);
 }
 
-// x: quantised_.
-void Decoder::multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k,
-                                 cudaStream_t stream) {
-  model_.blas().matmul(y, quantised_, {w.e4m3(), w.scales}, rounded_rows(rows), n, k, stream);
+// x: quantised_. Gives the scales that are not in y yet.
+ProductScales Decoder::multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k,
+                                          cudaStream_t stream) {
+  return model_.blas().matmul(y, quantised_, {w.e4m3(), w.scales}, rounded_rows(rows), n, k, stream);
 }
 
 void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t stream) {
@@ -250,10 +250,10 @@ void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
 
 // Product `index` of a pass.
 void Decoder::stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows,
-                     int64_t n, int64_t k, int64_t index, cudaStream_t stream) {
+                     int64_t n, int64_t k, int64_t index, cudaStream_t stream, const StreamNext& next) {
   StreamScratch scratch = streaming_;
   scratch.arrivals += index * stream_arrivals(num_sms_);
-  stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, scratch, num_sms_, stream);
+  stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, scratch, num_sms_, stream, next);
 }
 
 // qkv_ -> the layer's cache and mixed_

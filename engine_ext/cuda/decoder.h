@@ -61,11 +61,12 @@ class Decoder {
   void forward_blas(const DecoderBatch& batch, cudaStream_t stream);
   void forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
-              int64_t k, int64_t index, cudaStream_t stream);
+              int64_t k, int64_t index, cudaStream_t stream, const StreamNext& next = {});
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
                 cudaStream_t stream);
-  void multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k, cudaStream_t stream);
+  ProductScales multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k,
+                                   cudaStream_t stream);
 
   const Model& model_;
   DecoderLimits limits_;

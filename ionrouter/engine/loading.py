@@ -30,6 +30,7 @@ class EngineSettings:
     sha256: str | None = None
     numerics: str = "fast"
     device: str = "auto"  # or cpu, cuda
+    precision: str = "auto"  # of a GPU's matrices: as the files hold them; or bf16, fp8
     kv_memory_bytes: int | None = None
     max_running: int = 64
     threads: int | None = None
@@ -49,6 +50,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     identity: str  # tells cached KV of different weights apart
+    precision: str | None = None  # of a GPU's matrices: bf16 or fp8
 
 
 def load_model(settings: EngineSettings, *, cache: Path, progress: bool) -> LoadedModel:
@@ -80,6 +82,7 @@ def device_of(settings: EngineSettings) -> Device:
         settings.device,
         numerics=settings.numerics,
         kv_tier_folder=settings.kv_tier_folder,
+        precision=settings.precision,
         place=settings.place,
     )
 
@@ -121,7 +124,7 @@ def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedMo
     tokenizer = _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata))
     threads = settings.threads or 0
     if device.kind == "cuda":
-        model = _on_cuda(ion.CudaModel.load_gguf, str(path), threads)
+        model = _on_cuda(ion.CudaModel.load_gguf, settings, str(path), threads)
     else:
         model = ion.Model.load_gguf(str(path), settings.numerics, threads)
     return _loaded(model, tokenizer, path, settings, device)
@@ -140,15 +143,15 @@ def _load_folder(path: Path, settings: EngineSettings, device: Device) -> Loaded
         raise ConfigError(f"config.json: not UTF-8: {error}") from error
     threads = settings.threads or 0
     if device.kind == "cuda":
-        model = _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
+        model = _on_cuda(ion.CudaModel.load_safetensors, settings, shards, config_json, threads)
     else:
         model = ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
     return _loaded(model, tokenizer, path, settings, device)
 
 
-def _on_cuda(load: Callable[..., Any], *files_and_threads: Any) -> Any:
+def _on_cuda(load: Callable[..., Any], settings: EngineSettings, *files_and_threads: Any) -> Any:
     try:
-        return load(*files_and_threads, cublas_lt_path())
+        return load(*files_and_threads, cublas_lt_path(), settings.precision)
     except RuntimeError as error:  # of the GPU; what is wrong with the files is a ValueError
         raise ConfigError(str(error)) from error
 
@@ -178,6 +181,7 @@ def _loaded(
     model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
 ) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
-    numerics = "bfloat16" if device.kind == "cuda" else settings.numerics
+    precision = str(model.precision) if device.kind == "cuda" else None
+    numerics = f"cuda-{precision}" if precision else settings.numerics
     identity = f"{settings.sha256 or path.resolve()}:{numerics}"
-    return LoadedModel(model, device, model.config, tokenizer, template, identity)
+    return LoadedModel(model, device, model.config, tokenizer, template, identity, precision)

@@ -141,6 +141,7 @@ def _settings(local: LocalModel) -> EngineSettings:
         sha256=local.sha256,
         numerics=local.numerics,
         device=local.device,
+        precision=local.precision,
         kv_memory_bytes=local.kv_memory_bytes,
         max_running=local.max_running,
         threads=local.threads,

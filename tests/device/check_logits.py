@@ -17,7 +17,10 @@ from shapes import SMALL
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 777)
 CHUNKS = (1, 7, 16, 30, 64, 100, 512)
 PORTABLE_CHUNKS = (16, 100, 512)  # of the kernels for all cards: only prompts have their own
-MAX_ERROR = {"bf16": 1.5e-2, "fp8": 6e-2}  # relative, of a row's logits (engine.md)
+# Relative, of a row's logits and of all together (engine.md). With fp8 what the card rounds otherwise than
+# the reference moves values to the next code, 6% away, and so on from product to product: check_e4m3.py says
+# more.
+MAX_ERROR = {"bf16": (1.5e-2, 1.5e-2), "fp8": (1.5e-1, 6e-2)}
 
 
 def check(library: Library, blaslt: str | None, precisions: Sequence[str]) -> bool:
@@ -45,8 +48,9 @@ def can_stream(shape: Shape, precision: str) -> bool:
 
 
 def check_model(model: Model, weights: reference.Weights, name: str, *, streams: bool = True) -> bool:
-    """One line: the worst relative error of a row, and whether a second run gave the same bits."""
+    """One line: the errors of the worst row and of all, and whether a second run gave the same bits."""
     shape, rng, worst, where, is_same = model.shape, random.Random(name), 0.0, "", True
+    apart, whole = 0.0, 0.0  # squares
     for length in LENGTHS:
         ids = [rng.randrange(shape.vocab_size) for _ in range(length)]
         wanted = reference.logits(weights, ids)
@@ -58,13 +62,15 @@ def check_model(model: Model, weights: reference.Weights, name: str, *, streams:
                 again = torch.frombuffer(model.logits(ids, chunk, streams=streams), dtype=torch.float32)
                 is_same = is_same and torch.equal(got, again)
             got = got.view(length, shape.vocab_size).cuda()
-            per_row = (got - wanted).norm(dim=1) / wanted.norm(dim=1)
-            error = float(per_row.max()) if bool(got.isfinite().all()) else float("inf")
+            errors, sizes = (got - wanted).norm(dim=1), wanted.norm(dim=1)
+            error = float((errors / sizes).max()) if bool(got.isfinite().all()) else float("inf")
+            apart, whole = apart + float(errors.square().sum()), whole + float(sizes.square().sum())
             if not error <= worst:
-                worst, where = error, f"length {length}, chunk {chunk}, row {int(per_row.argmax())}"
-    held = worst <= MAX_ERROR[model.precision] and is_same
-    again_text = "" if is_same else "; other bits when run again"
-    print(f"{'pass' if held else 'FAIL'}  logits, {name}: {worst:.2e} at {where}{again_text}", flush=True)
+                worst, where = error, f"length {length}, chunk {chunk}, row {int((errors / sizes).argmax())}"
+    of_all, (most, most_of_all) = (apart / whole) ** 0.5, MAX_ERROR[model.precision]
+    held = worst <= most and of_all <= most_of_all and is_same
+    said = f"{worst:.2e} at {where}, of all {of_all:.2e}{'' if is_same else '; other bits when run again'}"
+    print(f"{'pass' if held else 'FAIL'}  logits, {name}: {said}", flush=True)
     return held
 
 

@@ -1,6 +1,6 @@
 """A short run over all kernels, for compute-sanitizer: a few steps of two small shapes, from graphs and not.
 
-compute-sanitizer --tool memcheck python tests/device/check_sanitized.py LIBRARY [portable]
+compute-sanitizer --tool memcheck python tests/device/check_sanitized.py LIBRARY [portable] [PRECISION ...]
 
 portable: only the kernels for all cards, which racecheck understands.
 """
@@ -30,7 +30,8 @@ def main() -> None:
         Sampling(temperature=1.0, min_p=0.1, presence_penalty=0.5, bias={5: 2.0}, stop_ids=[7], min_tokens=3),
     ]
     is_portable = "portable" in sys.argv[2:]
-    for shape, precision in itertools.product(SHAPES, PRECISIONS):
+    precisions = [name for name in PRECISIONS if name in sys.argv[2:]] or PRECISIONS
+    for shape, precision in itertools.product(SHAPES, precisions):
         model = Model(Library(sys.argv[1]), shape, None, precision)
         reference.fill(model, seed=1)
         if not is_portable:

@@ -13,6 +13,7 @@ namespace {
 
 constexpr float kLargestCode = 448.0f;  // of e4m3
 constexpr float kSmallest = 1e-20f;     // a row of zeros: any scale does
+constexpr int kBlocks = 2;              // a multiprocessor: 256 rows are done at once
 
 __device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) {
   const uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
@@ -63,6 +64,23 @@ __device__ __forceinline__ float2 block_max_sum(float x, float y) {
   return out;
 }
 
+// A product's scales at a row, for the columns from i on.
+struct RowScales {
+  float x = 1.0f;
+  const float* w;
+
+  __device__ RowScales(const ProductScales& scales, int64_t row) : w(scales.w) {
+    if (w != nullptr) x = scales.x[row];
+  }
+  __device__ void apply(float (&values)[kPiece], int64_t i) const {
+    if (w == nullptr) return;
+    float of_columns[kPiece];
+    load8(of_columns, w + i);
+#pragma unroll
+    for (int j = 0; j < kPiece; ++j) values[j] *= of_columns[j] * x;
+  }
+};
+
 // Where thread values of a row come from: bf16 as it lies there, or silu(gate) * up rounded to bf16.
 struct PlainRow {
   const bf16* x;
@@ -72,11 +90,15 @@ struct PlainRow {
 
 struct SiluRow {
   const bf16 *gate, *up;
+  RowScales scales;
+  int64_t ffn;
 
   __device__ uint4 read(int64_t i) const {
     float g[kPiece], u[kPiece];
     unpack8(g, *reinterpret_cast<const uint4*>(gate + i));
     unpack8(u, *reinterpret_cast<const uint4*>(up + i));
+    scales.apply(g, i);
+    scales.apply(u, ffn + i);
 #pragma unroll
     for (int j = 0; j < kPiece; ++j) g[j] = g[j] / (1.0f + __expf(-g[j])) * u[j];
     return pack8(g);
@@ -92,7 +114,8 @@ __device__ void quantise_row(uint8_t* codes, float* scale, const Row& row, int64
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int64_t i = begin + h * step;
-    held[h] = i < cols ? row.read(i) : make_uint4(0, 0, 0, 0);
+    const uint4 piece = row.read(min(i, cols - kPiece));  // without branches all loads go out at once
+    held[h] = i < cols ? piece : make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
@@ -120,36 +143,42 @@ __device__ void quantise_row(uint8_t* codes, float* scale, const Row& row, int64
 }
 
 template <int kThreads, int kHeld>
-__global__ void __launch_bounds__(kThreads) quantise_kernel(QuantisedRows dst, const bf16* x, int64_t cols) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    quantise_kernel(QuantisedRows dst, const bf16* x, int64_t cols) {
   join_chain();
   const int64_t row = blockIdx.x;
   quantise_row<kThreads, kHeld>(dst.codes + row * cols, dst.scales + row, PlainRow{x + row * cols}, cols);
 }
 
 template <int kThreads, int kHeld>
-__global__ void __launch_bounds__(kThreads) silu_kernel(QuantisedRows dst, const bf16* gate_up, int64_t ffn) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    silu_kernel(QuantisedRows dst, const bf16* gate_up, ProductScales scales, int64_t ffn) {
   join_chain();
   const int64_t row = blockIdx.x;
   const bf16* gate = gate_up + row * 2 * ffn;
-  quantise_row<kThreads, kHeld>(dst.codes + row * ffn, dst.scales + row, SiluRow{gate, gate + ffn}, ffn);
+  quantise_row<kThreads, kHeld>(dst.codes + row * ffn, dst.scales + row,
+                                SiluRow{gate, gate + ffn, RowScales(scales, row), ffn}, ffn);
 }
 
 // The norm's factor is the same for a whole row: it goes into the row's scale, and the codes are of x *
 // weight.
 template <int kThreads, int kHeld, bool kAdds>
-__global__ void __launch_bounds__(kThreads) norm_kernel(QuantisedRows dst, float* x, const bf16* delta,
-                                                        const float* weight, int64_t cols, float eps) {
+__global__ void __launch_bounds__(kThreads)
+    norm_kernel(QuantisedRows dst, float* x, const bf16* delta, ProductScales scales, const float* weight,
+                int64_t cols, float eps) {
   let_successor_start();
   float held[kHeld][kPiece], weights[kPiece], values[kPiece];
   const int64_t begin = threadIdx.x * kPiece, step = kThreads * kPiece, row = blockIdx.x;
   if (begin < cols) load8(weights, weight + begin);  // nobody writes it
   wait_for_predecessor();
   x += row * cols;
+  const RowScales of_delta(scales, row);
   const auto read = [&](float (&to)[kPiece], int64_t i) {
     load8(to, x + i);
     if constexpr (kAdds) {
       float more[kPiece];
       unpack8(more, *reinterpret_cast<const uint4*>(delta + row * cols + i));
+      of_delta.apply(more, i);
 #pragma unroll
       for (int j = 0; j < kPiece; ++j) to[j] += more[j];
       store8(x + i, to);
@@ -196,20 +225,19 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(QuantisedRows dst, float
   }
 }
 
-__global__ void scales_kernel(bf16* y, const float* x_scales, const float* w_scales, int64_t n) {
+__global__ void scales_kernel(bf16* y, ProductScales scales, int64_t cols) {
   join_chain();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPiece, row = blockIdx.y;
-  if (i >= n) return;
-  float values[kPiece], scales[kPiece];
-  auto* at = reinterpret_cast<uint4*>(y + row * n + i);
+  if (i >= cols) return;
+  float values[kPiece];
+  auto* at = reinterpret_cast<uint4*>(y + row * cols + i);
   unpack8(values, *at);
-  load8(scales, w_scales + i);
-#pragma unroll
-  for (int j = 0; j < kPiece; ++j) values[j] *= scales[j] * x_scales[row];
+  RowScales(scales, row).apply(values, i);
   *at = pack8(values);
 }
 
-// Widths of blocks: few threads for short rows, so that little has to be added up, many for long ones.
+// Threads of a block and the pieces that each keeps. A block's registers must fit beside those of a streamed
+// product, or it starts only behind it: no more than 512 threads.
 template <typename F>
 void for_width(int64_t cols, F launch) {
   if (cols <= 256 * kPiece) {
@@ -217,17 +245,18 @@ void for_width(int64_t cols, F launch) {
   } else if (cols <= 512 * kPiece) {
     launch(std::integral_constant<int, 512>(), std::integral_constant<int, 1>());
   } else {
-    launch(std::integral_constant<int, 1024>(), std::integral_constant<int, 3>());
+    launch(std::integral_constant<int, 512>(), std::integral_constant<int, 5>());
   }
 }
 
 template <bool kAdds>
-void launch_norm(const char* what, const QuantisedRows& dst, float* x, const bf16* delta, const float* weight,
-                 int64_t rows, int64_t cols, float eps, cudaStream_t stream) {
+void launch_norm(const char* what, const QuantisedRows& dst, float* x, const bf16* delta,
+                 const ProductScales& scales, const float* weight, int64_t rows, int64_t cols, float eps,
+                 cudaStream_t stream) {
   for_width(cols, [&](auto threads, auto held) {
-    constexpr int kThreads = std::min<int>(threads, 512), kHeld = held == 3 ? 2 : 1;
+    constexpr int kThreads = threads, kHeld = std::min<int>(held, 2);
     launch_in_chain(what, norm_kernel<kThreads, kHeld, kAdds>, dim3(rows), dim3(kThreads), 0, stream, dst, x,
-                    delta, weight, cols, eps);
+                    delta, scales, weight, cols, eps);
   });
 }
 
@@ -242,31 +271,33 @@ void quantise_rows(const QuantisedRows& dst, const bf16* x, int64_t rows, int64_
 
 void rms_norm_quantised(const QuantisedRows& dst, const float* x, const float* weight, int64_t rows,
                         int64_t cols, float eps, cudaStream_t stream) {
-  launch_norm<false>("quantised norm", dst, const_cast<float*>(x), nullptr, weight, rows, cols, eps, stream);
+  launch_norm<false>("quantised norm", dst, const_cast<float*>(x), nullptr, {}, weight, rows, cols, eps,
+                     stream);
 }
 
-void add_rms_norm_quantised(const QuantisedRows& dst, float* x, const bf16* delta, const float* weight,
-                            int64_t rows, int64_t cols, float eps, cudaStream_t stream) {
-  launch_norm<true>("quantised norm of a sum", dst, x, delta, weight, rows, cols, eps, stream);
+void add_rms_norm_quantised(const QuantisedRows& dst, float* x, const bf16* delta,
+                            const ProductScales& scales, const float* weight, int64_t rows, int64_t cols,
+                            float eps, cudaStream_t stream) {
+  launch_norm<true>("quantised norm of a sum", dst, x, delta, scales, weight, rows, cols, eps, stream);
 }
 
-void silu_mul_quantised(const QuantisedRows& dst, const bf16* gate_up, int64_t rows, int64_t ffn,
-                        cudaStream_t stream) {
+void silu_mul_quantised(const QuantisedRows& dst, const bf16* gate_up, const ProductScales& scales,
+                        int64_t rows, int64_t ffn, cudaStream_t stream) {
   for_width(ffn, [&](auto threads, auto held) {
     launch_in_chain("quantised silu", silu_kernel<threads, held>, dim3(rows), dim3(threads), 0, stream, dst,
-                    gate_up, ffn);
+                    gate_up, scales, ffn);
   });
 }
 
-void apply_scales(bf16* y, const float* x_scales, const float* w_scales, int64_t rows, int64_t n,
-                  cudaStream_t stream) {
+void apply_scales(bf16* y, const ProductScales& scales, int64_t rows, int64_t cols, cudaStream_t stream) {
+  if (scales.w == nullptr) return;
   constexpr int kThreads = 256;
   constexpr int64_t kMostRows = 32768;  // of a grid's second dimension, with room
-  const auto columns = static_cast<unsigned>((n + kThreads * kPiece - 1) / (kThreads * kPiece));
+  const auto columns = static_cast<unsigned>((cols + kThreads * kPiece - 1) / (kThreads * kPiece));
   for (int64_t row = 0; row < rows; row += kMostRows) {
     const auto count = static_cast<unsigned>(std::min(rows - row, kMostRows));
     launch_in_chain("scales of a product", scales_kernel, dim3(columns, count), dim3(kThreads), 0, stream,
-                    y + row * n, x_scales + row, w_scales, n);
+                    y + row * cols, ProductScales{scales.x + row, scales.w}, cols);
   }
 }
 

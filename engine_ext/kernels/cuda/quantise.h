@@ -19,6 +19,13 @@ struct QuantisedRows {
   float* scales;
 };
 
+// What a product of codes must still be multiplied with, by row and by column; null: with nothing. x may be
+// the scales of the rows that are written.
+struct ProductScales {
+  const float* x = nullptr;  // [rows]
+  const float* w = nullptr;  // [cols]
+};
+
 void quantise_rows(const QuantisedRows& dst, const __nv_bfloat16* x, int64_t rows, int64_t cols,
                    cudaStream_t stream);
 
@@ -26,16 +33,17 @@ void quantise_rows(const QuantisedRows& dst, const __nv_bfloat16* x, int64_t row
 void rms_norm_quantised(const QuantisedRows& dst, const float* x, const float* weight, int64_t rows,
                         int64_t cols, float eps, cudaStream_t stream);
 
-// x [rows, cols] += delta; dst = norm(x).
+// x [rows, cols] += delta, scaled; dst = norm(x).
 void add_rms_norm_quantised(const QuantisedRows& dst, float* x, const __nv_bfloat16* delta,
-                            const float* weight, int64_t rows, int64_t cols, float eps, cudaStream_t stream);
+                            const ProductScales& scales, const float* weight, int64_t rows, int64_t cols,
+                            float eps, cudaStream_t stream);
 
-// dst [rows, ffn] = silu(gate_up[:, :ffn]) * gate_up[:, ffn:].
-void silu_mul_quantised(const QuantisedRows& dst, const __nv_bfloat16* gate_up, int64_t rows, int64_t ffn,
-                        cudaStream_t stream);
+// dst [rows, ffn] = silu(gate_up[:, :ffn]) * gate_up[:, ffn:], both scaled first; scales.w [2 ffn].
+void silu_mul_quantised(const QuantisedRows& dst, const __nv_bfloat16* gate_up, const ProductScales& scales,
+                        int64_t rows, int64_t ffn, cudaStream_t stream);
 
-// y [rows, n] *= x_scales [rows] and w_scales [n]: a product of codes whose library knows no scales of rows.
-void apply_scales(__nv_bfloat16* y, const float* x_scales, const float* w_scales, int64_t rows, int64_t n,
+// y [rows, cols], scaled.
+void apply_scales(__nv_bfloat16* y, const ProductScales& scales, int64_t rows, int64_t cols,
                   cudaStream_t stream);
 
 }  // namespace ion::cuda

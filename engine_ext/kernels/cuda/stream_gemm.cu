@@ -83,17 +83,17 @@ struct Consumer {
         thread(threadIdx.x % 128) {}
 
   __device__ void run() {
-    Range range(args);
+    Range range(args.cut);
     for (bool is_first = true; range.left > 0; is_first = false) {
-      const int count = min(range.left, args.pieces - range.k);
+      const int count = min(range.left, args.cut.pieces - range.k);
       if constexpr (kIsE4m3) load_w_scales(range.tile);
       multiply(count);
       if constexpr (kIsE4m3) {
         if (is_first) share_x_scales();
       }
-      if (count == args.pieces) {
+      if (count == args.cut.pieces) {
         store(range.tile);
-      } else if (TN >= 64 && args.splits >= kLeastSharing) {
+      } else if (TN >= 64 && args.cut.splits >= kLeastSharing) {
         share_sum(range.tile);
       } else if (range.k != 0) {
         leave_part(range.tile);
@@ -196,11 +196,11 @@ struct Consumer {
   }
 
   __device__ void add_parts(int tile) {
-    const int64_t total = static_cast<int64_t>(args.tiles) * args.pieces, blocks = gridDim.x;
+    const int64_t total = static_cast<int64_t>(args.cut.tiles) * args.cut.pieces, blocks = gridDim.x;
     const int others =
-        args.splits > 0
-            ? args.splits - 1
-            : static_cast<int>((static_cast<int64_t>(tile + 1) * args.pieces * blocks - 1) / total) -
+        args.cut.splits > 0
+            ? args.cut.splits - 1
+            : static_cast<int>((static_cast<int64_t>(tile + 1) * args.cut.pieces * blocks - 1) / total) -
                   static_cast<int>(blockIdx.x);
     uint32_t* ready = args.counts + tile * kGroups + group;
     if (thread == 0) {
@@ -224,7 +224,7 @@ struct Consumer {
   // Many tokens: every block of the tile leaves its part, then each adds up its share of the tokens.
   __device__ void share_sum(int tile) const {
     constexpr int kMost = (kColumns + kLeastSharing - 1) / kLeastSharing;
-    const int parts = args.splits, share = static_cast<int>(blockIdx.x) - tile * parts;
+    const int parts = args.cut.splits, share = static_cast<int>(blockIdx.x) - tile * parts;
     const int begin = (kColumns * share + parts - 1) / parts,
               end = (kColumns * (share + 1) + parts - 1) / parts;
     write_part();
@@ -284,6 +284,14 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
 #endif
 }
 
+Cut cut_of(int64_t n, int64_t pieces, int32_t num_sms) {
+  Cut cut{static_cast<int32_t>(n / kStreamRows), static_cast<int32_t>(pieces), 0};
+  if (cut.tiles <= num_sms) {
+    cut.splits = std::max(1, std::min(num_sms / cut.tiles, cut.pieces / kLeastPieces));
+  }
+  return cut;
+}
+
 template <int TN, bool kIsE4m3>
 void launch_typed(StreamArgs& args, int num_sms, cudaStream_t stream) {
   constexpr int kStageBytes = kPieceBytes + TN * 128 + 24;
@@ -315,7 +323,8 @@ int64_t stream_arrivals(int32_t num_sms) {
 }
 
 void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
-                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream) {
+                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream,
+                 const StreamNext& next) {
   if (m < 1 || m > kStreamMaxTokens) throw std::invalid_argument("a streamed product of too many tokens");
   if ((x.scales == nullptr) != (w.scales == nullptr)) {
     throw std::invalid_argument("a streamed product of two types");
@@ -328,13 +337,15 @@ void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const Strea
   args.y = y;
   args.ldy = static_cast<int32_t>(output == StreamOutput::silu_mul ? n / 2 : n);
   args.output = output;
-  args.tiles = static_cast<int32_t>(n / kStreamRows);
-  args.columns = w.scales != nullptr ? kStreamBytes : kStreamBytes / 2;
-  args.pieces = static_cast<int32_t>(k / args.columns);
+  const int64_t columns = w.scales != nullptr ? kStreamBytes : kStreamBytes / 2;
+  args.columns = static_cast<int32_t>(columns);
+  args.cut = cut_of(n, k / columns, num_sms);
   args.w_scales = w.scales;
   args.x_scales = x.scales;
-  args.splits =
-      args.tiles > num_sms ? 0 : std::max(1, std::min(num_sms / args.tiles, args.pieces / kLeastPieces));
+  if (next.tiles != nullptr) {
+    args.next = static_cast<const uint8_t*>(next.tiles);
+    args.next_cut = cut_of(next.n, next.k / columns, num_sms);
+  }
   args.m = static_cast<int32_t>(m);
   args.partial = scratch.partial;
   args.counts = scratch.counts;

@@ -48,6 +48,13 @@ struct StreamInput {
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
 StreamInput stream_input(const uint8_t* codes, const float* scales, int64_t rows, int64_t k);
 
+// The weights [n, k] of a product further down the chain, of the same type: while memory would be idle, their
+// beginning is pulled into L2. null: nothing.
+struct StreamNext {
+  const void* tiles = nullptr;
+  int64_t n = 0, k = 0;
+};
+
 // Scratch of all calls on one stream. `counts` must be zero before the first call and are zero after each;
 // `arrivals` must be zero before each call that uses them, and each call of a step has its own part.
 struct StreamScratch {
@@ -62,6 +69,7 @@ int64_t stream_arrivals(int32_t num_sms);
 // pdl.cuh. Partial sums are added in a fixed order, cuts do not depend on m. All its blocks must be resident
 // at once: nothing that holds multiprocessors without bound may run beside it.
 void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
-                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream);
+                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream,
+                 const StreamNext& next = {});
 
 }  // namespace ion::cuda
