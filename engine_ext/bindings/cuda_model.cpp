@@ -1,6 +1,7 @@
 // CudaModel and cuda_device: a model on a GPU, and whether there is one.
 #include <pybind11/stl.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -12,21 +13,32 @@ namespace py = pybind11;
 namespace ion::bindings {
 namespace {
 
-CudaModelHandle load_gguf(const std::string& path, int threads, const std::string& blaslt) {
+CudaPrecision parse_precision(const std::string& name) {
+  if (name == "auto") return CudaPrecision::as_stored;
+  if (name == "bf16") return CudaPrecision::bf16;
+  if (name == "fp8") return CudaPrecision::fp8;
+  throw std::invalid_argument("precision '" + name + "' is none of auto, bf16, fp8");
+}
+
+CudaModelHandle load_gguf(const std::string& path, int threads, const std::string& blaslt,
+                          const std::string& precision) {
+  const CudaModelOptions options{threads, blaslt, parse_precision(precision)};
   const Unlocked unlocked;
-  return {CudaModel::load_gguf(path, {threads, blaslt})};
+  return {CudaModel::load_gguf(path, options)};
 }
 
 CudaModelHandle load_safetensors(const std::vector<std::string>& paths, const std::string& config_json,
-                                 int threads, const std::string& blaslt) {
+                                 int threads, const std::string& blaslt, const std::string& precision) {
+  const CudaModelOptions options{threads, blaslt, parse_precision(precision)};
   const Unlocked unlocked;
-  return {CudaModel::load_safetensors(paths, config_json, {threads, blaslt})};
+  return {CudaModel::load_safetensors(paths, config_json, options)};
 }
 
 CudaModelHandle random(const std::string& config_json, uint64_t seed, int threads,
-                       const std::string& blaslt) {
+                       const std::string& blaslt, const std::string& precision) {
+  const CudaModelOptions options{threads, blaslt, parse_precision(precision)};
   const Unlocked unlocked;
-  return {CudaModel::random(config_json, seed, {threads, blaslt})};
+  return {CudaModel::random(config_json, seed, options)};
 }
 
 py::object logits(const CudaModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
@@ -65,11 +77,12 @@ py::dict device() {
 void add_cuda_model(py::module_& module) {
   module.def("cuda_device", &device);
   py::class_<CudaModelHandle>(module, "CudaModel")
-      .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "")
+      .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "",
+                  py::arg("precision") = "auto")
       .def_static("load_safetensors", &load_safetensors, py::arg("paths"), py::arg("config_json"),
-                  py::arg("threads") = 0, py::arg("blaslt") = "")
+                  py::arg("threads") = 0, py::arg("blaslt") = "", py::arg("precision") = "auto")
       .def_static("random", &random, py::arg("config_json"), py::arg("seed"), py::arg("threads") = 0,
-                  py::arg("blaslt") = "")
+                  py::arg("blaslt") = "", py::arg("precision") = "auto")
       .def_property_readonly("streamed_bytes",
                              [](const CudaModelHandle& self) { return self.model->streamed_bytes(); })
       .def_property_readonly("config",
@@ -78,6 +91,8 @@ void add_cuda_model(py::module_& module) {
                              })
       .def_property_readonly("weight_bytes",
                              [](const CudaModelHandle& self) { return self.model->num_bytes(); })
+      .def_property_readonly(
+          "precision", [](const CudaModelHandle& self) { return self.model->is_fp8() ? "fp8" : "bf16"; })
       .def("logits", &logits, py::arg("tokens"), py::arg("chunk") = 0);
 }
 

@@ -149,9 +149,10 @@ int ion_cuda_copy_state(IonCudaRunner* runner, uint64_t ticket, int32_t wait) {
   return guarded(-1, [&] { return runner->runner.tier().is_done(ticket, wait != 0) ? 1 : 0; });
 }
 
-int ion_cuda_logits(IonCudaModel* model, const int32_t* ids, int32_t num_ids, int32_t chunk, float* logits) {
+int ion_cuda_logits(IonCudaModel* model, const int32_t* ids, int32_t num_ids, int32_t chunk,
+                    int32_t use_streams, float* logits) {
   return guarded(-1, [&] {
-    ion::cuda::teacher_forced_logits(model->model, ids, num_ids, chunk, logits);
+    ion::cuda::teacher_forced_logits(model->model, ids, num_ids, chunk, use_streams != 0, logits);
     return 0;
   });
 }

@@ -14,6 +14,8 @@ namespace ion::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = 64 << 20;
+// The kernels that scale by rows have one size of tile; products of so few of those are better off without.
+constexpr int64_t kScaledTile = 128, kFewTiles = 200;
 
 void check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -45,16 +47,24 @@ struct BlasLt::Library {
     cublasLtMatmulDesc_t operation = nullptr;
     cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
     cublasLtMatmulAlgo_t algorithm;
+    bool scales_rows = false;
   };
-  using Key = std::tuple<int64_t, int64_t, int64_t, int>;  // m, n, k, type of y
+  enum class Kind : uint8_t { bf16, float32, e4m3 };        // float32: of y; e4m3: of x and w
+  using Key = std::tuple<int64_t, int64_t, int64_t, Kind>;  // m, n, k
 
   explicit Library(const std::string& path);
   ~Library();
 
-  void run(void* y, cudaDataType type, const __nv_bfloat16* x, const __nv_bfloat16* w, int64_t m, int64_t n,
-           int64_t k, cudaStream_t stream);
-  const Plan& plan(int64_t m, int64_t n, int64_t k, cudaDataType type);
-  Plan make_plan(int64_t m, int64_t n, int64_t k, cudaDataType type);
+  void run(const Plan& use, void* y, const void* x, const void* w, cudaStream_t stream);
+  // The scales are those of e4m3: the library wants to see some when it chooses.
+  const Plan& plan(int64_t m, int64_t n, int64_t k, Kind kind, const float* x_scales = nullptr,
+                   const float* w_scales = nullptr);
+  void set_scales(const Plan& plan, const float* x_scales, const float* w_scales);
+  Plan make_plan(int64_t m, int64_t n, int64_t k, Kind kind, bool scales_rows);
+  bool find_algorithm(Plan& plan);
+  template <typename T>
+  void set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value, const char* what);
+  void destroy(const Plan& plan);
 
   void* library_ = nullptr;
   decltype(&cublasLtCreate) create_ = nullptr;
@@ -93,10 +103,7 @@ BlasLt::Library::Library(const std::string& path) : library_(open_library(path))
 }
 
 BlasLt::Library::~Library() {
-  for (auto& [key, plan] : plans_) {
-    desc_destroy_(plan.operation);
-    for (const cublasLtMatrixLayout_t layout : {plan.w, plan.x, plan.y}) layout_destroy_(layout);
-  }
+  for (const auto& [key, plan] : plans_) destroy(plan);
   destroy_(handle_);
   cudaFree(workspace_);  // the library stays loaded: others may use it
 }
@@ -107,42 +114,85 @@ BlasLt::~BlasLt() = default;
 
 void BlasLt::matmul(__nv_bfloat16* y, const __nv_bfloat16* x, const __nv_bfloat16* w, int64_t m, int64_t n,
                     int64_t k, cudaStream_t stream) {
-  library_->run(y, CUDA_R_16BF, x, w, m, n, k, stream);
+  library_->run(library_->plan(m, n, k, Library::Kind::bf16), y, x, w, stream);
 }
 
 void BlasLt::matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, int64_t m, int64_t n, int64_t k,
                     cudaStream_t stream) {
-  library_->run(y, CUDA_R_32F, x, w, m, n, k, stream);
+  library_->run(library_->plan(m, n, k, Library::Kind::float32), y, x, w, stream);
 }
 
-void BlasLt::Library::run(void* y, cudaDataType type, const __nv_bfloat16* x, const __nv_bfloat16* w,
-                          int64_t m, int64_t n, int64_t k, cudaStream_t stream) {
-  const Plan& use = plan(m, n, k, type);
+ProductScales BlasLt::matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m,
+                             int64_t n, int64_t k, cudaStream_t stream) {
+  const Library::Plan& use = library_->plan(m, n, k, Library::Kind::e4m3, x.scales, w.scales);
+  if (use.scales_rows) library_->set_scales(use, x.scales, w.scales);
+  library_->run(use, y, x.codes, w.codes, stream);
+  return use.scales_rows ? ProductScales{} : ProductScales{x.scales, w.scales};
+}
+
+template <typename T>
+void BlasLt::Library::set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value,
+                          const char* what) {
+  check_blas(desc_set_(plan.operation, attribute, &value, sizeof value), what);
+}
+
+void BlasLt::Library::destroy(const Plan& plan) {
+  desc_destroy_(plan.operation);
+  for (const cublasLtMatrixLayout_t layout : {plan.w, plan.x, plan.y}) layout_destroy_(layout);
+}
+
+void BlasLt::Library::run(const Plan& use, void* y, const void* x, const void* w, cudaStream_t stream) {
   const float one = 1.0f, zero = 0.0f;
   check_blas(matmul_(handle_, use.operation, &one, w, use.w, x, use.x, &zero, y, use.y, y, use.y,
                      &use.algorithm, workspace_, kWorkspaceBytes, stream),
              "matmul");
 }
 
-const BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t k, cudaDataType type) {
-  const Key key{m, n, k, static_cast<int>(type)};
+void BlasLt::Library::set_scales(const Plan& plan, const float* x_scales, const float* w_scales) {
+  set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w_scales, "scales");
+  set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales, "scales");
+}
+
+const BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t k, Kind kind,
+                                                   const float* x_scales, const float* w_scales) {
+  const Key key{m, n, k, kind};
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
-  return plans_.emplace(key, make_plan(m, n, k, type)).first->second;
+  const bool is_few =
+      (m + kScaledTile - 1) / kScaledTile * ((n + kScaledTile - 1) / kScaledTile) <= kFewTiles;
+  for (const bool scales_rows : {true, false}) {
+    if (scales_rows && (kind != Kind::e4m3 || is_few)) continue;
+    Plan made = make_plan(m, n, k, kind, scales_rows);
+    if (scales_rows) set_scales(made, x_scales, w_scales);
+    if (find_algorithm(made)) return plans_.emplace(key, made).first->second;
+    destroy(made);
+  }
+  throw std::runtime_error("cuBLASLt has no algorithm for a product of this shape");
 }
 
 // The library thinks in columns: row-major y [m, n] is its [n, m], w [n, k] its [k, n] transposed, x its [k,
 // m].
-BlasLt::Library::Plan BlasLt::Library::make_plan(int64_t m, int64_t n, int64_t k, cudaDataType type) {
+BlasLt::Library::Plan BlasLt::Library::make_plan(int64_t m, int64_t n, int64_t k, Kind kind,
+                                                 bool scales_rows) {
   Plan plan;
+  plan.scales_rows = scales_rows;
   check_blas(desc_create_(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor");
-  const cublasOperation_t transposed = CUBLAS_OP_T, plain = CUBLAS_OP_N;
-  check_blas(desc_set_(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed),
-             "transa");
-  check_blas(desc_set_(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &plain, sizeof plain), "transb");
-  check_blas(layout_create_(&plan.w, CUDA_R_16BF, k, n, k), "layout");
-  check_blas(layout_create_(&plan.x, CUDA_R_16BF, k, m, k), "layout");
-  check_blas(layout_create_(&plan.y, type, n, m, n), "layout");
+  set(plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "transa");
+  set(plan, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N, "transb");
+  if (kind == Kind::e4m3) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1}, "sums");
+  if (scales_rows) {
+    const int32_t by_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, by_row, "scales");
+    set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, by_row, "scales");
+  }
+  const cudaDataType in = kind == Kind::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+  check_blas(layout_create_(&plan.w, in, k, n, k), "layout");
+  check_blas(layout_create_(&plan.x, in, k, m, k), "layout");
+  check_blas(layout_create_(&plan.y, kind == Kind::float32 ? CUDA_R_32F : CUDA_R_16BF, n, m, n), "layout");
+  return plan;
+}
+
+bool BlasLt::Library::find_algorithm(Plan& plan) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_blas(preference_create_(&preference), "preference");
   const size_t bytes = kWorkspaceBytes;
@@ -153,10 +203,11 @@ BlasLt::Library::Plan BlasLt::Library::make_plan(int64_t m, int64_t n, int64_t k
   const cublasStatus_t status =
       heuristic_(handle_, plan.operation, plan.w, plan.x, plan.y, plan.y, preference, 1, &best, &count);
   preference_destroy_(preference);
-  check_blas(status, "heuristic");
-  if (count == 0) throw std::runtime_error("cuBLASLt has no algorithm for a product of this shape");
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
+    check_blas(status, "heuristic");
+  }
   plan.algorithm = best.algo;
-  return plan;
+  return status == CUBLAS_STATUS_SUCCESS && count > 0;
 }
 
 }  // namespace ion::cuda

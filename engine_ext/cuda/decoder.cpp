@@ -41,7 +41,7 @@ struct Decoder::Layout {
   }
 
   int64_t x, normed, qkv, mixed, gate_up, gated, last, partial, arrivals, rotations, tables, last_ids;
-  int64_t stream_partial, stream_counts, stream_arrivals;
+  int64_t stream_partial, stream_counts, stream_arrivals, codes, scales;
 
   Layout(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
     const int64_t rows = rounded_rows(std::max(limits.max_rows, kStreamMaxTokens)), half = sizeof(bf16),
@@ -64,6 +64,9 @@ struct Decoder::Layout {
     stream_partial = take(stream_partial_bytes(num_sms));
     stream_counts = take(widest / kStreamRows * 2 * 4);
     stream_arrivals = take(arrivals_bytes(config, num_sms));
+    const int64_t widest_input = std::max<int64_t>({hidden, config.q_size(), config.ffn_size});
+    codes = take(config.is_e4m3 ? rows * widest_input : 0);
+    scales = take(config.is_e4m3 ? rows * static_cast<int64_t>(sizeof(float)) : 0);
   }
 
   static int64_t arrivals_bytes(const Config& config, int32_t num_sms) {
@@ -98,6 +101,7 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
   rotations_ = scratch_.as<float2>(at.rotations);
   block_tables_ = scratch_.as<int32_t>(at.tables);
   last_ids_ = scratch_.as<int32_t>(at.last_ids);
+  if (config.is_e4m3) quantised_ = {scratch_.as<uint8_t>(at.codes), scratch_.as<float>(at.scales)};
 
   if (model.is_tiled() && limits.streams) {
     streaming_.partial = scratch_.as<float4>(at.stream_partial);
@@ -105,10 +109,19 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
     streaming_.arrivals = scratch_.as<uint32_t>(at.stream_arrivals);
     arrivals_bytes_ = Layout::arrivals_bytes(config, num_sms_);
     const int64_t rows = std::max(limits.max_rows, kStreamMaxTokens);
-    normed_view_ = stream_input(normed_, rows, config.hidden_size);
-    mixed_view_ = stream_input(mixed_, rows, config.q_size());
-    gated_view_ = stream_input(gated_, rows, config.ffn_size);
+    const auto view = [&](const bf16* x, int64_t cols) {
+      return config.is_e4m3 ? stream_input(quantised_.codes, quantised_.scales, rows, cols)
+                            : stream_input(x, rows, cols);
+    };
+    normed_view_ = view(normed_, config.hidden_size);
+    mixed_view_ = view(mixed_, config.q_size());
+    gated_view_ = view(gated_, config.ffn_size);
     last_view_ = stream_input(last_, std::max(limits.max_logit_rows, kStreamMaxTokens), config.hidden_size);
+  }
+
+  is_wide_prefill_ = limits.streams && is_wide_prefill_shape(config.head_dim);
+  if (is_wide_prefill_) {
+    kv_view_ = kv_view(kv_.as<bf16>(), limits.num_blocks * config.block_elements(), config.head_dim);
   }
 
   const int64_t half = config.head_dim / 2;
@@ -132,14 +145,18 @@ void Decoder::copy_block(int32_t from, int32_t to, cudaStream_t stream) {
         "copy of a block");
 }
 
-int64_t Decoder::wanted_pieces() const {
+PlanSizes Decoder::plan_sizes() const {
   const Config& config = model_.config();
-  return std::max<int64_t>(1, int64_t{kTurns} * kBlocksPerSm * num_sms_ /
-                                  attention_decode_units(config.num_heads, config.num_kv_heads));
-}
-
-int32_t Decoder::packed_heads() const {
-  return std::min(16, model_.config().num_heads / model_.config().num_kv_heads);
+  const std::vector<int32_t>& windows = config.windows;
+  PlanSizes sizes;
+  sizes.packed_heads = std::min(kPackedHeads, config.num_heads / config.num_kv_heads);
+  sizes.prefill_rows = is_wide_prefill_ ? kWidePrefillRows : kPrefillRows;
+  const bool sees_all = std::find(windows.begin(), windows.end(), 0) != windows.end();
+  sizes.window = sees_all ? 0 : *std::max_element(windows.begin(), windows.end());
+  sizes.wanted_pieces =
+      std::max<int64_t>(1, int64_t{kTurns} * kBlocksPerSm * num_sms_ /
+                               attention_decode_units(config.num_heads, config.num_kv_heads));
+  return sizes;
 }
 
 KvCache Decoder::cache_of(int64_t layer) const {
@@ -159,6 +176,12 @@ void Decoder::multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int6
   model_.blas().matmul(y, x, w, rounded_rows(rows), n, k, stream);
 }
 
+// x: quantised_. Gives the scales that are not in y yet.
+ProductScales Decoder::multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k,
+                                          cudaStream_t stream) {
+  return model_.blas().matmul(y, quantised_, {w.e4m3(), w.scales}, rounded_rows(rows), n, k, stream);
+}
+
 void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t stream) {
   const Config& config = model_.config();
   const int64_t hidden = config.hidden_size, count = batch.num_logit_rows;
@@ -166,8 +189,12 @@ void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t str
     check(cudaMemsetAsync(streaming_.arrivals, 0, arrivals_bytes_, stream), "counters");
   }
   embed(x_, batch.ids, batch.slots, last_ids_, model_.embedding(), batch.num_rows, hidden, stream);
-  rms_norm(normed_, x_, model_.layer(0).attn_norm, batch.num_rows, hidden, config.rms_eps, stream);
-  if (streaming_.partial != nullptr && batch.num_rows <= kStreamMaxTokens) {
+  if (!config.is_e4m3) {
+    rms_norm(normed_, x_, model_.layer(0).attn_norm, batch.num_rows, hidden, config.rms_eps, stream);
+  }
+  if (config.is_e4m3) {
+    forward_e4m3(batch, stream);
+  } else if (streaming_.partial != nullptr && batch.num_rows <= kStreamMaxTokens) {
     forward_streamed(batch, stream);
   } else {
     forward_blas(batch, stream);
@@ -188,13 +215,13 @@ void Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t stream) {
   const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size;
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model_.layer(i);
-    multiply(qkv_, normed_, layer.qkv, rows, config.qkv_size(), hidden, stream);
+    multiply(qkv_, normed_, layer.qkv.bf16(), rows, config.qkv_size(), hidden, stream);
     attend(i, batch, stream);
-    multiply(normed_, mixed_, layer.o, rows, hidden, config.q_size(), stream);
+    multiply(normed_, mixed_, layer.o.bf16(), rows, hidden, config.q_size(), stream);
     add_rms_norm(normed_, x_, normed_, layer.ffn_norm, rows, hidden, config.rms_eps, stream);
-    multiply(gate_up_, normed_, layer.gate_up, rows, 2 * ffn, hidden, stream);
+    multiply(gate_up_, normed_, layer.gate_up.bf16(), rows, 2 * ffn, hidden, stream);
     silu_mul(gated_, gate_up_, rows, ffn, stream);
-    multiply(normed_, gated_, layer.down, rows, hidden, ffn, stream);
+    multiply(normed_, gated_, layer.down.bf16(), rows, hidden, ffn, stream);
     if (i + 1 == config.num_layers) break;
     add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, rows, hidden, config.rms_eps, stream);
   }
@@ -222,11 +249,11 @@ void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
 }
 
 // Product `index` of a pass.
-void Decoder::stream(void* y, StreamOutput output, const StreamInput& x, const bf16* w, int64_t rows,
-                     int64_t n, int64_t k, int64_t index, cudaStream_t stream) {
+void Decoder::stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows,
+                     int64_t n, int64_t k, int64_t index, cudaStream_t stream, const StreamNext& next) {
   StreamScratch scratch = streaming_;
   scratch.arrivals += index * stream_arrivals(num_sms_);
-  stream_gemm(y, output, x, w, rows, n, k, scratch, num_sms_, stream);
+  stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, scratch, num_sms_, stream, next);
 }
 
 // qkv_ -> the layer's cache and mixed_
@@ -267,8 +294,12 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
     attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr, static_cast<int32_t>(grid),
                      is_wide, stream);
   }
-  if (batch.num_prefill_pieces > 0) {
-    attention_prefill(args, cache, batch.plan, static_cast<int32_t>(batch.num_prefill_pieces), stream);
+  const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
+  if (prefill_pieces == 0) return;
+  if (is_wide_prefill_) {
+    attention_prefill_wide(args, cache, batch.plan, kv_view_, prefill_pieces, stream);
+  } else {
+    attention_prefill(args, cache, batch.plan, prefill_pieces, stream);
   }
 }
 

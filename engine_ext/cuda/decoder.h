@@ -6,7 +6,9 @@
 
 #include "cuda/device_memory.h"
 #include "cuda/model.h"
+#include "cuda/step_buffer.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/quantise.h"
 #include "kernels/cuda/stream_gemm.h"
 
 namespace ion::cuda {
@@ -14,7 +16,7 @@ namespace ion::cuda {
 struct DecoderLimits {
   int32_t max_rows = 0, max_slots = 0, max_logit_rows = 0;
   int32_t num_blocks = 0, context_length = 0;
-  bool streams = true;  // where the model is tiled
+  bool streams = true;  // Hopper's own kernels where they fit
 };
 
 // Rows of one pass; pointers are device memory. Rows without a slot (-1) pad a graph: they cost time and
@@ -46,8 +48,7 @@ class Decoder {
   int32_t table_stride() const { return table_stride_; }
   int32_t* last_ids() const { return last_ids_; }  // [max_slots]
   int64_t max_decode_pieces() const { return max_pieces_; }
-  int64_t wanted_pieces() const;  // decode pieces that keep the device busy
-  int32_t packed_heads() const;   // query heads that share a packed row's token: see kernels.h, Piece
+  PlanSizes plan_sizes() const;
 
   static int64_t scratch_bytes(const Config& config, const DecoderLimits& limits,
                                int32_t num_sms);  // all but the KV cache
@@ -58,11 +59,14 @@ class Decoder {
   KvCache cache_of(int64_t layer) const;
   void forward_streamed(const DecoderBatch& batch, cudaStream_t stream);
   void forward_blas(const DecoderBatch& batch, cudaStream_t stream);
-  void stream(void* y, StreamOutput output, const StreamInput& x, const bf16* w, int64_t rows, int64_t n,
-              int64_t k, int64_t index, cudaStream_t stream);
+  void forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
+  void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
+              int64_t k, int64_t index, cudaStream_t stream, const StreamNext& next = {});
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
                 cudaStream_t stream);
+  ProductScales multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k,
+                                   cudaStream_t stream);
 
   const Model& model_;
   DecoderLimits limits_;
@@ -86,6 +90,9 @@ class Decoder {
   StreamScratch streaming_{};   // null where the model is not tiled
   int64_t arrivals_bytes_ = 0;  // of streaming_
   StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
+  bool is_wide_prefill_ = false;
+  CUtensorMap kv_view_{};      // where it is
+  QuantisedRows quantised_{};  // [max_rows, the widest], a product's input, where matrices are e4m3
 };
 
 }  // namespace ion::cuda

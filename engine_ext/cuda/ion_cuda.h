@@ -18,11 +18,17 @@
 extern "C" {
 #endif
 
-#define ION_CUDA_ABI 1
+#define ION_CUDA_ABI 2
 #define ION_CUDA_MAX_LOGPROBS 20
 
 typedef struct IonCudaModel IonCudaModel;
 typedef struct IonCudaRunner IonCudaRunner;
+
+/* Of the values of QKV, O, GATE_UP and DOWN; embedding and head are bf16. */
+typedef enum {
+  ION_CUDA_BF16,
+  ION_CUDA_E4M3 /* a value is its code times its row's scale; from compute capability 8.9 on */
+} IonCudaMatrixType;
 
 typedef struct {
   int32_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size;
@@ -30,9 +36,10 @@ typedef struct {
   int32_t has_qkv_bias, has_qk_norm, is_head_tied; /* tied: ION_CUDA_HEAD is ION_CUDA_EMBEDDING */
   const double* rope_frequencies;                  /* [head_dim / 2] radians a position, divisors applied */
   const int32_t* windows;                          /* [num_layers] or null; p sees (p - window, p], 0: all */
+  int32_t matrix_type;                             /* IonCudaMatrixType */
 } IonCudaConfig;
 
-/* Matrices are bf16 [rows, cols] row-major, vectors float32. */
+/* Matrices are [rows, cols] row-major, bf16 where matrix_type says nothing else; vectors float32. */
 typedef enum {
   ION_CUDA_EMBEDDING,   /* [vocab, hidden], layer 0 */
   ION_CUDA_HEAD,        /* [vocab, hidden], layer 0 */
@@ -45,7 +52,12 @@ typedef enum {
   ION_CUDA_O,           /* [hidden, q_size] */
   ION_CUDA_FFN_NORM,    /* float [hidden] */
   ION_CUDA_GATE_UP,     /* [2 * ffn, hidden]: gate, up */
-  ION_CUDA_DOWN         /* [hidden, ffn] */
+  ION_CUDA_DOWN,        /* [hidden, ffn] */
+  /* With ION_CUDA_E4M3 alone: a float for each row of these matrices. */
+  ION_CUDA_QKV_SCALE,
+  ION_CUDA_O_SCALE,
+  ION_CUDA_GATE_UP_SCALE,
+  ION_CUDA_DOWN_SCALE
 } IonCudaWeight;
 
 typedef struct {
@@ -59,7 +71,8 @@ typedef struct {
   int32_t max_slots, max_tokens_per_step, num_blocks, context_length;
   int32_t num_host_blocks; /* second tier in pinned host memory; 0: none */
   int32_t use_graphs;      /* decode steps from CUDA graphs, captured when first needed */
-  int32_t use_streams;     /* steps of few tokens read the tiled copies of the weights, if there are any */
+  int32_t use_streams; /* Hopper's own kernels where they fit: attention of prompts, and products over tiled
+                          weights */
 } IonCudaOptions;
 
 typedef struct {
@@ -164,9 +177,10 @@ ION_CUDA_API uint64_t ion_cuda_copy_in(IonCudaRunner* runner, int32_t host_block
 /* 0: pending, 1: done, -1: failed. */
 ION_CUDA_API int ion_cuda_copy_state(IonCudaRunner* runner, uint64_t ticket, int32_t wait);
 
-/* Teacher-forced float32 logits [num_ids, vocab] into host memory, for checks; `chunk` tokens a pass. */
+/* Teacher-forced float32 logits [num_ids, vocab] into host memory, for checks; `chunk` tokens a pass;
+ * use_streams as above. */
 ION_CUDA_API int ion_cuda_logits(IonCudaModel* model, const int32_t* ids, int32_t num_ids, int32_t chunk,
-                                 float* logits);
+                                 int32_t use_streams, float* logits);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,7 @@
 namespace ion::cuda {
 namespace {
 
-constexpr int32_t kNumWeights = ION_CUDA_DOWN + 1;
+constexpr int32_t kNumWeights = ION_CUDA_DOWN_SCALE + 1;
 
 bool is_of_layer(IonCudaWeight weight) {
   return weight != ION_CUDA_EMBEDDING && weight != ION_CUDA_HEAD && weight != ION_CUDA_OUTPUT_NORM;
@@ -16,6 +16,15 @@ bool is_of_layer(IonCudaWeight weight) {
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(std::string("CUDA: ") + what);
+}
+
+void require_e4m3(int32_t device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "device");
+  if (10 * properties.major + properties.minor >= 89) return;
+  throw std::invalid_argument(std::string("CUDA: fp8 wants compute capability 8.9 or more; ") +
+                              properties.name + " has " + std::to_string(properties.major) + "." +
+                              std::to_string(properties.minor));
 }
 
 }  // namespace
@@ -32,6 +41,7 @@ Config::Config(const IonCudaConfig& from)
       has_qkv_bias(from.has_qkv_bias != 0),
       has_qk_norm(from.has_qk_norm != 0),
       is_head_tied(from.is_head_tied != 0),
+      is_e4m3(from.matrix_type == ION_CUDA_E4M3),
       windows(from.num_layers > 0 ? from.num_layers : 0) {
   require(num_layers > 0 && hidden_size > 0 && num_heads > 0 && num_kv_heads > 0 && ffn_size > 0 &&
               vocab_size > 0,
@@ -39,35 +49,47 @@ Config::Config(const IonCudaConfig& from)
   require(is_attention_shape(num_heads, num_kv_heads, head_dim),
           "head_dim must be 32, 64, 96 or 128, and the heads a multiple of the key/value heads");
   require(hidden_size % 8 == 0 && ffn_size % 8 == 0, "hidden and feed-forward sizes must be multiples of 8");
+  require(from.matrix_type == ION_CUDA_BF16 || is_e4m3, "no such type of matrices");
+  require(!is_e4m3 || (hidden_size % 16 == 0 && ffn_size % 16 == 0),
+          "with fp8 the hidden and feed-forward sizes must be multiples of 16");
   require(from.rope_frequencies != nullptr, "rope_frequencies are missing");
   rope_frequencies.assign(from.rope_frequencies, from.rope_frequencies + head_dim / 2);
   if (from.windows != nullptr) windows.assign(from.windows, from.windows + num_layers);
 }
 
 WeightShape shape_of(const Config& config, IonCudaWeight weight) {
-  const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
+  constexpr int64_t kFloat = 4, kBf16 = 2;
+  const int64_t hidden = config.hidden_size, ffn = config.ffn_size, value = config.is_e4m3 ? 1 : kBf16;
+  const auto scales = [&](int64_t rows) { return WeightShape{config.is_e4m3 ? rows : 0, 1, kFloat}; };
   switch (weight) {
     case ION_CUDA_EMBEDDING:
-      return {config.vocab_size, hidden, false};
+      return {config.vocab_size, hidden, kBf16};
     case ION_CUDA_HEAD:
-      return {config.is_head_tied ? 0 : config.vocab_size, hidden, false};
+      return {config.is_head_tied ? 0 : config.vocab_size, hidden, kBf16};
     case ION_CUDA_OUTPUT_NORM:
     case ION_CUDA_ATTN_NORM:
     case ION_CUDA_FFN_NORM:
-      return {hidden, 1, true};
+      return {hidden, 1, kFloat};
     case ION_CUDA_QKV:
-      return {config.qkv_size(), hidden, false};
+      return {config.qkv_size(), hidden, value};
     case ION_CUDA_QKV_BIAS:
-      return {config.has_qkv_bias ? config.qkv_size() : 0, 1, true};
+      return {config.has_qkv_bias ? config.qkv_size() : 0, 1, kFloat};
     case ION_CUDA_Q_NORM:
     case ION_CUDA_K_NORM:
-      return {config.has_qk_norm ? config.head_dim : 0, 1, true};
+      return {config.has_qk_norm ? config.head_dim : 0, 1, kFloat};
     case ION_CUDA_O:
-      return {hidden, config.q_size(), false};
+      return {hidden, config.q_size(), value};
     case ION_CUDA_GATE_UP:
-      return {2 * ffn, hidden, false};
+      return {2 * ffn, hidden, value};
     case ION_CUDA_DOWN:
-      return {hidden, ffn, false};
+      return {hidden, ffn, value};
+    case ION_CUDA_QKV_SCALE:
+      return scales(config.qkv_size());
+    case ION_CUDA_O_SCALE:
+    case ION_CUDA_DOWN_SCALE:
+      return scales(hidden);
+    case ION_CUDA_GATE_UP_SCALE:
+      return scales(2 * ffn);
   }
   throw std::invalid_argument("CUDA: no such weight");
 }
@@ -85,6 +107,7 @@ int64_t weight_bytes(const Config& config) {
 Model::Model(const IonCudaConfig& config, int32_t device, const std::string& blaslt)
     : config_(config), device_(device), layers_(config_.num_layers) {
   check(cudaSetDevice(device), "device");
+  if (config_.is_e4m3) require_e4m3(device);
   memory_ = DeviceMemory(weight_bytes(config_), "the model's weights");
   int64_t at = 0;
   const auto take = [&](IonCudaWeight weight, auto*& to) {
@@ -92,20 +115,26 @@ Model::Model(const IonCudaConfig& config, int32_t device, const std::string& bla
     to = num_bytes == 0 ? nullptr : memory_.as<std::remove_reference_t<decltype(*to)>>(at);
     at += aligned(num_bytes);
   };
+  const auto take_matrix = [&](IonCudaWeight weight, IonCudaWeight scale, Matrix& to) {
+    const int64_t num_bytes = shape_of(config_, weight).num_bytes();
+    to.values = memory_.as<void>(at);
+    at += aligned(num_bytes);
+    take(scale, to.scales);
+  };
   take(ION_CUDA_EMBEDDING, embedding_);
   take(ION_CUDA_HEAD, head_);
   if (config_.is_head_tied) head_ = embedding_;
   take(ION_CUDA_OUTPUT_NORM, output_norm_);
   for (Layer& layer : layers_) {
     take(ION_CUDA_ATTN_NORM, layer.attn_norm);
-    take(ION_CUDA_QKV, layer.qkv);
+    take_matrix(ION_CUDA_QKV, ION_CUDA_QKV_SCALE, layer.qkv);
     take(ION_CUDA_QKV_BIAS, layer.qkv_bias);
     take(ION_CUDA_Q_NORM, layer.q_norm);
     take(ION_CUDA_K_NORM, layer.k_norm);
-    take(ION_CUDA_O, layer.o);
+    take_matrix(ION_CUDA_O, ION_CUDA_O_SCALE, layer.o);
     take(ION_CUDA_FFN_NORM, layer.ffn_norm);
-    take(ION_CUDA_GATE_UP, layer.gate_up);
-    take(ION_CUDA_DOWN, layer.down);
+    take_matrix(ION_CUDA_GATE_UP, ION_CUDA_GATE_UP_SCALE, layer.gate_up);
+    take_matrix(ION_CUDA_DOWN, ION_CUDA_DOWN_SCALE, layer.down);
   }
   blas_ = std::make_unique<BlasLt>(blaslt);
 }
@@ -123,7 +152,7 @@ void* Model::pointer(IonCudaWeight weight, int32_t layer) const {
     case ION_CUDA_ATTN_NORM:
       return of.attn_norm;
     case ION_CUDA_QKV:
-      return of.qkv;
+      return of.qkv.values;
     case ION_CUDA_QKV_BIAS:
       return of.qkv_bias;
     case ION_CUDA_Q_NORM:
@@ -131,13 +160,21 @@ void* Model::pointer(IonCudaWeight weight, int32_t layer) const {
     case ION_CUDA_K_NORM:
       return of.k_norm;
     case ION_CUDA_O:
-      return of.o;
+      return of.o.values;
     case ION_CUDA_FFN_NORM:
       return of.ffn_norm;
     case ION_CUDA_GATE_UP:
-      return of.gate_up;
+      return of.gate_up.values;
     case ION_CUDA_DOWN:
-      return of.down;
+      return of.down.values;
+    case ION_CUDA_QKV_SCALE:
+      return of.qkv.scales;
+    case ION_CUDA_O_SCALE:
+      return of.o.scales;
+    case ION_CUDA_GATE_UP_SCALE:
+      return of.gate_up.scales;
+    case ION_CUDA_DOWN_SCALE:
+      return of.down.scales;
   }
   throw std::invalid_argument("CUDA: no such weight");
 }
@@ -145,6 +182,7 @@ void* Model::pointer(IonCudaWeight weight, int32_t layer) const {
 void Model::write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
                   const void* rows) {
   const WeightShape shape = shape_of(config_, weight);
+  if (shape.rows == 0) throw std::invalid_argument("CUDA: the model has no such weight");
   if (first_row < 0 || num_rows < 0 || first_row + num_rows > shape.rows) {
     throw std::invalid_argument("CUDA: rows outside the weight");
   }
@@ -157,12 +195,16 @@ void Model::tile() {
   if (is_tiled()) return;
   check(cudaSetDevice(device_), "device");
   const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size, q_size = config_.q_size();
-  const bool fits_shapes = is_stream_shape(config_.qkv_size(), hidden) && is_stream_shape(hidden, q_size) &&
-                           is_stream_shape(2 * ffn, hidden) && is_stream_shape(hidden, ffn) &&
-                           is_stream_shape(config_.vocab_size, hidden);
-  if (!fits_shapes) return;
-  const int64_t per_layer = config_.qkv_size() * hidden + hidden * q_size + 3 * hidden * ffn;
-  const int64_t num_bytes = 2 * (config_.num_layers * per_layer + config_.vocab_size * hidden);
+  const int64_t value = config_.is_e4m3 ? 1 : 2, head_bytes = 2 * config_.vocab_size * hidden;
+  const auto fits = [&](int64_t n, int64_t k) { return is_stream_shape(n, k * value); };
+  if (!fits(config_.qkv_size(), hidden) || !fits(hidden, q_size) || !fits(2 * ffn, hidden) ||
+      !fits(hidden, ffn) || !is_stream_shape(config_.vocab_size, 2 * hidden)) {
+    return;
+  }
+  const int64_t num_scales = config_.is_e4m3 ? config_.qkv_size() + 2 * hidden + 2 * ffn : 0;
+  const int64_t per_layer =
+      value * (config_.qkv_size() * hidden + hidden * q_size + 3 * hidden * ffn) + 4 * num_scales;
+  const int64_t num_bytes = config_.num_layers * per_layer + head_bytes;
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "device memory");
   constexpr double kLeftForKv = 0.3;
@@ -170,20 +212,24 @@ void Model::tile() {
     return;
   tiled_memory_ = DeviceMemory(num_bytes, "tiled weights");
   int64_t at = 0;
-  const auto copy = [&](const __nv_bfloat16* from, int64_t n, int64_t k, bool pairs) {
-    auto* to = tiled_memory_.as<__nv_bfloat16>(at);
-    at += 2 * n * k;  // a whole number of 16 KiB pieces
-    tile_weights(to, from, n, k, pairs, nullptr);
+  const auto copy = [&](const Matrix& from, int64_t n, int64_t row_bytes, bool pairs) {
+    Matrix to{tiled_memory_.as<void>(at)};
+    at += n * row_bytes;  // a whole number of 16 KiB pieces; scales: n is one of 128 rows
+    tile_weights(to.values, from.values, n, row_bytes, pairs, nullptr);
+    if (from.scales == nullptr) return to;
+    to.scales = tiled_memory_.as<float>(at);
+    at += 4 * n;
+    tile_scales(to.scales, from.scales, n, pairs, nullptr);
     return to;
   };
   std::vector<TiledLayer> made(config_.num_layers);
   for (int32_t i = 0; i < config_.num_layers; ++i) {
-    made[i].qkv = copy(layers_[i].qkv, config_.qkv_size(), hidden, false);
-    made[i].o = copy(layers_[i].o, hidden, q_size, false);
-    made[i].gate_up = copy(layers_[i].gate_up, 2 * ffn, hidden, true);
-    made[i].down = copy(layers_[i].down, hidden, ffn, false);
+    made[i].qkv = copy(layers_[i].qkv, config_.qkv_size(), value * hidden, false);
+    made[i].o = copy(layers_[i].o, hidden, value * q_size, false);
+    made[i].gate_up = copy(layers_[i].gate_up, 2 * ffn, value * hidden, true);
+    made[i].down = copy(layers_[i].down, hidden, value * ffn, false);
   }
-  tiled_head_ = copy(head_, config_.vocab_size, hidden, false);
+  tiled_head_ = copy({head_}, config_.vocab_size, 2 * hidden, false);
   check(cudaDeviceSynchronize(), "tiling of weights");
   tiled_layers_ = std::move(made);
 }

@@ -21,6 +21,7 @@ struct Config {
   int32_t num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size;
   float rms_eps;
   bool has_qkv_bias, has_qk_norm, is_head_tied;
+  bool is_e4m3;  // the layers' matrices
   std::vector<double> rope_frequencies;
   std::vector<int32_t> windows;  // [num_layers]
 
@@ -30,22 +31,30 @@ struct Config {
   int64_t block_elements() const { return int64_t{num_layers} * 2 * kv_size() * 16; }
 };
 
-// Tiled copies for the streamed products (kernels/cuda/stream_gemm.h); null where a matrix has none.
+// A layer's matrix [n, k]: bf16, or e4m3 with a scale for each of its rows.
+struct Matrix {
+  void* values = nullptr;
+  float* scales = nullptr;  // null: bf16
+
+  __nv_bfloat16* bf16() const { return static_cast<__nv_bfloat16*>(values); }
+  uint8_t* e4m3() const { return static_cast<uint8_t*>(values); }
+};
+
+// Tiled copies for the streamed products (kernels/cuda/stream_gemm.h), scales in the order of their rows.
 struct TiledLayer {
-  __nv_bfloat16 *qkv = nullptr, *o = nullptr, *gate_up = nullptr, *down = nullptr;
+  Matrix qkv, o, gate_up, down;
 };
 
 struct Layer {
   float *attn_norm, *qkv_bias, *q_norm, *k_norm, *ffn_norm;  // null where the model has none
-  __nv_bfloat16 *qkv, *o, *gate_up, *down;
+  Matrix qkv, o, gate_up, down;
 };
 
 // What a weight's rows look like; `rows` 0: the model has no such weight.
 struct WeightShape {
-  int64_t rows, cols;
-  bool is_float;
+  int64_t rows, cols, value_bytes;
 
-  int64_t row_bytes() const { return cols * (is_float ? 4 : 2); }
+  int64_t row_bytes() const { return cols * value_bytes; }
   int64_t num_bytes() const { return rows * row_bytes(); }
 };
 
@@ -65,7 +74,7 @@ class Model {
   const Config& config() const { return config_; }
   bool is_tiled() const { return !tiled_layers_.empty(); }
   const TiledLayer& tiled_layer(int64_t index) const { return tiled_layers_[index]; }
-  const __nv_bfloat16* tiled_head() const { return tiled_head_; }
+  const Matrix& tiled_head() const { return tiled_head_; }
   const Layer& layer(int64_t index) const { return layers_[index]; }
   const __nv_bfloat16* embedding() const { return embedding_; }
   const __nv_bfloat16* head() const { return head_; }
@@ -83,7 +92,7 @@ class Model {
   std::unique_ptr<BlasLt> blas_;
   DeviceMemory tiled_memory_;
   std::vector<TiledLayer> tiled_layers_;
-  __nv_bfloat16* tiled_head_ = nullptr;
+  Matrix tiled_head_;
 };
 
 }  // namespace ion::cuda

@@ -28,11 +28,6 @@ DecoderLimits limits_of(const IonCudaOptions& options) {
   return limits;
 }
 
-int32_t widest_window(const std::vector<int32_t>& windows) {
-  if (std::find(windows.begin(), windows.end(), 0) != windows.end()) return 0;
-  return *std::max_element(windows.begin(), windows.end());
-}
-
 bool has_penalties(const IonCudaSampling& sampling) {
   return sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0.0f ||
          sampling.frequency_penalty != 0.0f;
@@ -58,7 +53,7 @@ Runner::Runner(const Model& model, const IonCudaOptions& options)
       decoder_(model, limits_of(options)),
       tier_(decoder_, options.num_host_blocks),
       slots_(options.max_slots),
-      window_(widest_window(model.config().windows)) {
+      plan_sizes_(decoder_.plan_sizes()) {
   const int64_t slots = options.max_slots, vocab = model.config().vocab_size;
   const int64_t rows = std::max(options.max_tokens_per_step, options.max_slots);
   StepSizes most{rows,
@@ -66,7 +61,7 @@ Runner::Runner(const Model& model, const IonCudaOptions& options)
                  slots,
                  decoder_.table_stride() * slots,
                  decoder_.max_decode_pieces(),
-                 rows * decoder_.packed_heads() / kPrefillRows + slots};
+                 rows * plan_sizes_.packed_heads / plan_sizes_.prefill_rows + slots};
   most.appends = std::max(most.appends, kAppendsPerRow * bucket(slots));
   most.rows = most.spans = std::max(most.rows, bucket(slots));
   most.samples = bucket(slots);
@@ -134,7 +129,7 @@ void Runner::collect(InFlight& to, const IonCudaStep& step) {
   to.is_decode = step.num_rows > 0;
   for (int32_t i = 0; i < step.num_rows; ++i) gather_row(to, step.rows[i]);
   StepContents& contents = to.contents;
-  contents.plan(decoder_.packed_heads(), window_, decoder_.wanted_pieces());
+  contents.plan(plan_sizes_);
   if (static_cast<int64_t>(contents.ids.size()) > options_.max_tokens_per_step ||
       step.num_rows > options_.max_slots) {
     throw std::logic_error("a step with too many tokens or rows");

@@ -106,7 +106,7 @@ class Runner {
   DeviceMemory device_masks_;
   std::map<int64_t, Graph> graphs_;  // by rows
   std::vector<int32_t> polled_slots_;
-  int32_t window_ = 0;  // the widest of the layers'; 0 where one sees all
+  PlanSizes plan_sizes_;
 };
 
 }  // namespace ion::cuda

@@ -18,9 +18,9 @@ void put_padded(int32_t* to, const std::vector<int32_t>& from, int64_t size, int
 
 }  // namespace
 
-void StepContents::plan(int32_t packed_heads, int32_t window, int64_t wanted) {
+void StepContents::plan(const PlanSizes& sizes) {
   const auto first_seen = [&](const Span& span) {
-    return window > 0 ? std::max(0, span.start - window + 1) : 0;
+    return sizes.window > 0 ? std::max(0, span.start - sizes.window + 1) : 0;
   };
   const auto count_pieces = [&] {
     int64_t count = 0;
@@ -31,7 +31,7 @@ void StepContents::plan(int32_t packed_heads, int32_t window, int64_t wanted) {
   };
   constexpr int32_t kLongest = 1 << 20;
   part_tokens = kSplitTokens;
-  while (part_tokens < kLongest && count_pieces() > wanted) part_tokens *= 2;
+  while (part_tokens < kLongest && count_pieces() > sizes.wanted_pieces) part_tokens *= 2;
   for (size_t i = 0; i < spans.size(); ++i) {
     const Span& span = spans[i];
     const auto index = static_cast<int32_t>(i);
@@ -42,8 +42,8 @@ void StepContents::plan(int32_t packed_heads, int32_t window, int64_t wanted) {
       continue;
     }
     // The last rows see most: they begin first.
-    const int32_t packed = span.count * packed_heads;
-    for (int32_t part = (packed - 1) / kPrefillRows; part >= 0; --part)
+    const int32_t packed = span.count * sizes.packed_heads;
+    for (int32_t part = (packed - 1) / sizes.prefill_rows; part >= 0; --part)
       prefill_pieces.push_back({index, part});
   }
 }

@@ -41,6 +41,14 @@ struct StepLayout {
   }
 };
 
+// What a model and a device ask of a plan.
+struct PlanSizes {
+  int32_t packed_heads = 1;             // query heads that share a packed row's token: kernels.h, Piece
+  int32_t prefill_rows = kPrefillRows;  // packed rows of a piece
+  int32_t window = 0;                   // the widest of the layers', 0 where one sees all
+  int64_t wanted_pieces = 1;            // decode pieces that keep the device busy
+};
+
 // What the host collects for a step before it is laid out.
 struct StepContents {
   std::vector<int32_t> ids, slots, positions;
@@ -56,10 +64,9 @@ struct StepContents {
             static_cast<int64_t>(decode_pieces.size()), static_cast<int64_t>(prefill_pieces.size())};
   }
   void add_span(const Span& span) { spans.push_back(span); }
-  // Cuts the spans into pieces. `window`: the widest of the layers', 0 where one sees all. Decode pieces are
-  // as long as leaves about `wanted` of them, and no shorter than kSplitTokens: a short one costs as much as
-  // a long one.
-  void plan(int32_t packed_heads, int32_t window, int64_t wanted);
+  // Cuts the spans into pieces. Decode pieces are as long as leaves about the wanted number of them, and no
+  // shorter than kSplitTokens: a short one costs as much as a long one.
+  void plan(const PlanSizes& sizes);
   // Writes everything to `to`, rows and samples padded with -1 slots up to the layout's sizes.
   void write(int32_t* to, const StepLayout& layout, const StepSizes& padded) const;
 };

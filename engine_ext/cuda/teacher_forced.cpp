@@ -35,7 +35,7 @@ DecoderBatch batch_of(const DeviceMemory& step, const StepSizes& sizes) {
 }  // namespace
 
 void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_ids, int32_t chunk,
-                           float* logits) {
+                           bool streams, float* logits) {
   const int64_t vocab = model.config().vocab_size;
   if (num_ids < 1) throw std::invalid_argument("tokens: empty");
   for (int32_t i = 0; i < num_ids; ++i) {
@@ -48,7 +48,10 @@ void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_i
   limits.max_slots = 1;
   limits.num_blocks = num_blocks;
   limits.context_length = num_ids;
+  limits.streams = streams;
   Decoder decoder(model, limits);
+  PlanSizes sizes_of_plan = decoder.plan_sizes();
+  sizes_of_plan.wanted_pieces = 2;
   std::vector<int32_t> blocks(num_blocks);
   std::iota(blocks.begin(), blocks.end(), 0);
   check(cudaMemcpy(decoder.block_tables(), blocks.data(), blocks.size() * 4, cudaMemcpyHostToDevice),
@@ -66,7 +69,7 @@ void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_i
       contents.sample_positions.push_back(start + i + 1);
     }
     contents.add_span({0, 0, start, count});
-    contents.plan(decoder.packed_heads(), 0, 2);
+    contents.plan(sizes_of_plan);
     const StepSizes sizes = contents.sizes();
     const StepLayout layout(sizes);
     std::vector<int32_t> words(layout.total);

@@ -9,6 +9,6 @@ namespace ion::cuda {
 
 // logits [num_ids, vocab] in host memory; `chunk` positions a pass (0: 512).
 void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_ids, int32_t chunk,
-                           float* logits);
+                           bool streams, float* logits);
 
 }  // namespace ion::cuda

@@ -10,6 +10,16 @@
 #include "models/weight_error.h"
 
 namespace ion {
+namespace {
+
+void require_fp8(const IonCudaDevice& device) {
+  if (10 * device.compute_major + device.compute_minor >= 89) return;
+  throw WeightError("fp8 wants a GPU of compute capability 8.9 or more; " + std::string(device.name) +
+                    " has " + std::to_string(device.compute_major) + "." +
+                    std::to_string(device.compute_minor) + "; precision: bf16 computes there");
+}
+
+}  // namespace
 
 std::shared_ptr<const CudaModel> CudaModel::load_gguf(const std::string& path,
                                                       const CudaModelOptions& options) {
@@ -31,11 +41,15 @@ std::shared_ptr<const CudaModel> CudaModel::random(const std::string& config_jso
 std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const CudaModelOptions& options) {
   const CudaLibrary& library = cuda_library();
   const IonCudaDevice device = cuda_device(library);
-  const std::vector<FoundWeight> found = find_weights(files.config, files.tensors);
+  const std::vector<FoundWeight> found = find_weights(files.config, files.tensors, true);
   refuse_inexpressible(files.config, found);
-  const CudaConfig config(files.config, found, files.tensors);
+  const bool is_fp8 = options.precision == CudaPrecision::fp8 ||
+                      (options.precision == CudaPrecision::as_stored && has_e4m3(found));
+  if (is_fp8) require_fp8(device);
+  const CudaConfig config(files.config, found, files.tensors, is_fp8);
 
   std::shared_ptr<CudaModel> model(new CudaModel(library, files.config));
+  model->is_fp8_ = is_fp8;
   model->num_bytes_ = library.model_bytes(&config.values);
   const int64_t embedding_bytes = int64_t{2} * files.config.vocab_size * files.config.hidden_size;
   model->streamed_bytes_ = model->num_bytes_ - (config.values.is_head_tied ? 0 : embedding_bytes);
@@ -53,7 +67,7 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
   if (model->handle_ == nullptr) throw WeightError("CUDA refuses the model: " + library.why());
   const auto pool = shared_pool(options.threads);
   convert_weights(
-      files.config, found, *pool,
+      files.config, found, is_fp8, *pool,
       [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, const void* rows) {
         if (library.model_write(model->handle_, weight, layer, first_row, num_rows, rows) != 0) {
           throw std::runtime_error("writing weights to the GPU failed: " + library.why());
@@ -75,7 +89,7 @@ std::vector<float> CudaModel::logits(std::span<const int32_t> tokens, int32_t ch
   const auto num_tokens = static_cast<int32_t>(tokens.size());
   const int32_t step = std::clamp(chunk > 0 ? chunk : kMaxChunk, 1, std::min(kMaxChunk, num_tokens));
   std::vector<float> out(tokens.size() * static_cast<size_t>(config_.vocab_size));
-  if (library_.logits(handle_, tokens.data(), num_tokens, step, out.data()) != 0) {
+  if (library_.logits(handle_, tokens.data(), num_tokens, step, 1, out.data()) != 0) {
     throw std::runtime_error("logits on CUDA failed: " + library_.why());
   }
   return out;

@@ -1,4 +1,5 @@
-// A model on a GPU: the same files as models/model.h reads, its weights as bfloat16 behind cuda/ion_cuda.h.
+// A model on a GPU: the same files as models/model.h reads, its weights as bfloat16 or e4m3 behind
+// cuda/ion_cuda.h.
 // Knows no sequences, no scheduling, and no CUDA beyond that interface.
 #pragma once
 
@@ -14,9 +15,17 @@ namespace ion {
 
 struct ModelFiles;
 
+// Of the matrices of the layers on the device.
+enum class CudaPrecision : uint8_t {
+  as_stored,  // fp8 where the files hold a layer's matrix as such, else bf16
+  bf16,
+  fp8,
+};
+
 struct CudaModelOptions {
   int threads = 0;     // that convert weights; 0: one per available CPU
   std::string blaslt;  // path of libcublasLt.so; empty: the library searches
+  CudaPrecision precision = CudaPrecision::as_stored;
 };
 
 class CudaModel {
@@ -37,6 +46,7 @@ class CudaModel {
   const ModelConfig& config() const { return config_; }
   const CudaLibrary& library() const { return library_; }
   IonCudaModel* handle() const { return handle_; }
+  bool is_fp8() const { return is_fp8_; }
   int64_t num_bytes() const { return num_bytes_; }            // of all weights on the device
   int64_t streamed_bytes() const { return streamed_bytes_; }  // as Model::streamed_bytes
   int64_t kv_block_bytes() const { return kv_block_bytes_; }  // of 16 tokens, all layers
@@ -51,6 +61,7 @@ class CudaModel {
   const CudaLibrary& library_;
   const ModelConfig config_;
   IonCudaModel* handle_ = nullptr;
+  bool is_fp8_ = false;
   int64_t num_bytes_ = 0, streamed_bytes_ = 0, kv_block_bytes_ = 0;
 };
 

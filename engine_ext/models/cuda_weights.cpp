@@ -2,10 +2,13 @@
 #include "models/cuda_weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "kernels/cpu/half.h"
+#include "models/e4m3.h"
 #include "models/weight_error.h"
 
 namespace ion {
@@ -80,44 +83,101 @@ int64_t count(const std::vector<FoundWeight>& found, WeightPart part) {
   return std::ranges::count(found, part, &FoundWeight::part);
 }
 
-// One row of k values in file layout, rounded.
-void convert_row(uint16_t* dst, const std::byte* row, DType dtype, int64_t k) {
-  if (dtype == DType::BF16) {
-    std::memcpy(dst, row, static_cast<size_t>(k) * sizeof(uint16_t));
+bool is_of_layer(WeightPart part) {
+  return part != WeightPart::embedding && part != WeightPart::head;
+}
+
+IonCudaWeight scale_place(IonCudaWeight weight) {
+  switch (weight) {
+    case ION_CUDA_QKV:
+      return ION_CUDA_QKV_SCALE;
+    case ION_CUDA_O:
+      return ION_CUDA_O_SCALE;
+    case ION_CUDA_GATE_UP:
+      return ION_CUDA_GATE_UP_SCALE;
+    case ION_CUDA_DOWN:
+      return ION_CUDA_DOWN_SCALE;
+    default:
+      throw std::logic_error("a matrix without scales");
+  }
+}
+
+// The factors of a matrix of e4m3.
+class Scales {
+ public:
+  explicit Scales(const FoundWeight& found) : values_(count_of(*found.scales)) {
+    const Tensor& scales = *found.scales;
+    kernels::dequantize_row(values_.data(), scales.data.data(), dtype_of(scales),
+                            static_cast<int64_t>(values_.size()));
+    const int64_t n = found.tensor->shape[0];
+    if (values_.size() == 1) return;
+    is_block_ =
+        static_cast<int64_t>(values_.size()) != n || (scales.shape.size() == 2 && scales.shape[1] != 1);
+    row_stride_ = is_block_ ? scales.shape[1] : 1;
+  }
+
+  bool is_block() const { return is_block_; }
+  float at(int64_t row, int64_t column) const {
+    return is_block_ ? values_[row / kScaleBlock * row_stride_ + column / kScaleBlock]
+                     : values_[row * row_stride_];
+  }
+
+ private:
+  static size_t count_of(const Tensor& scales) {
+    size_t count = 1;
+    for (const int64_t extent : scales.shape) count *= static_cast<size_t>(extent);
+    return count;
+  }
+
+  std::vector<float> values_;
+  bool is_block_ = false;
+  int64_t row_stride_ = 0;  // 0: one for all rows
+};
+
+// Values [first, first + num) of a row of a matrix; `row` is where the row lies in the file.
+void read_values(float* dst, const Tensor& tensor, const Scales* scales, int64_t row, int64_t first,
+                 int64_t num) {
+  const int64_t k = tensor.shape[1];
+  if (scales != nullptr) {
+    const auto* codes = reinterpret_cast<const uint8_t*>(tensor.data.data()) + row * k;
+    for (int64_t i = 0; i < num; i += kScaleBlock) {
+      const int64_t count = std::min(kScaleBlock, num - i);
+      dequantise_e4m3(dst + i, codes + first + i, scales->at(row, first + i), count);
+    }
     return;
   }
-  float values[kRun];
-  for (int64_t first = 0; first < k; first += kRun) {
-    const int64_t num = std::min(kRun, k - first);
-    const std::byte* from = row + kernels::row_bytes(dtype, first);
-    if (dtype == DType::F32) {
-      std::memcpy(values, from, static_cast<size_t>(num) * sizeof(float));
-    } else if (dtype == DType::F16) {
-      for (int64_t i = 0; i < num; ++i) values[i] = kernels::load_f16(from + 2 * i);
-    } else {
-      kernels::dequantize_row(values, from, dtype, num);
-    }
-    for (int64_t i = 0; i < num; ++i) dst[first + i] = kernels::f32_to_bf16(values[i]);
+  const DType dtype = dtype_of(tensor);
+  const std::byte* from =
+      tensor.data.data() + row * kernels::row_bytes(dtype, k) + kernels::row_bytes(dtype, first);
+  if (dtype == DType::F32) {
+    std::memcpy(dst, from, static_cast<size_t>(num) * sizeof(float));
+  } else if (dtype == DType::F16) {
+    for (int64_t i = 0; i < num; ++i) dst[i] = kernels::load_f16(from + 2 * i);
+  } else {
+    kernels::dequantize_row(dst, from, dtype, num);
   }
 }
 
 class Converter {
  public:
-  Converter(const ModelConfig& config, kernels::ThreadPool& pool, const WriteRows& write)
-      : config_(config), pool_(pool), write_(write) {}
+  Converter(const ModelConfig& config, bool is_fp8, kernels::ThreadPool& pool, const WriteRows& write)
+      : config_(config), is_fp8_(is_fp8), pool_(pool), write_(write) {}
 
   void matrix(const FoundWeight& found) {
     const Tensor& tensor = *found.tensor;
     const Place place = matrix_place(config_, found.part);
     const int64_t num_rows = tensor.shape[0], k = tensor.shape[1];
-    const int64_t row_bytes = kernels::row_bytes(dtype_of(tensor), k);
-    const bool is_as_wanted = dtype_of(tensor) == DType::BF16 && found.num_interleaved_heads == 0;
+    std::optional<Scales> scales;
+    if (found.scales != nullptr) scales.emplace(found);
     const int64_t step = std::max<int64_t>(1, kPieceBytes / (2 * k));
     for (int64_t first = 0; first < num_rows; first += step) {
-      const int64_t num = std::min(step, num_rows - first);
-      const void* rows = tensor.data.data() + first * row_bytes;
-      if (!is_as_wanted) rows = piece(found, first, num);
-      write_(place.weight, found.layer, place.first_row + first, num, rows);
+      const Rows rows{found, scales ? &*scales : nullptr, first, std::min(step, num_rows - first)};
+      if (is_fp8_ && is_of_layer(found.part)) {
+        write_(place.weight, found.layer, place.first_row + first, rows.num, codes(rows));
+        write_(scale_place(place.weight), found.layer, place.first_row + first, rows.num, row_scales_.data());
+      } else {
+        write_(place.weight, found.layer, place.first_row + first, rows.num, rounded(rows));
+      }
     }
   }
 
@@ -141,17 +201,61 @@ class Converter {
     return found.num_interleaved_heads > 0 ? interleaved_row(row, config_.head_dim) : row;
   }
 
-  const uint16_t* piece(const FoundWeight& found, int64_t first, int64_t num_rows) {
-    const Tensor& tensor = *found.tensor;
-    const DType dtype = dtype_of(tensor);
-    const int64_t k = tensor.shape[1], row_bytes = kernels::row_bytes(dtype, k);
-    piece_.resize(std::max(piece_.size(), static_cast<size_t>(num_rows * k)));
-    pool_.parallel_for(num_rows, [&](int64_t begin, int64_t end) {
+  // Rows [first, first + num) of a matrix.
+  struct Rows {
+    const FoundWeight& found;
+    const Scales* scales;
+    int64_t first, num;
+
+    int64_t k() const { return found.tensor->shape[1]; }
+  };
+
+  // The rows as bfloat16.
+  const void* rounded(const Rows& rows) {
+    const Tensor& tensor = *rows.found.tensor;
+    const int64_t k = rows.k();
+    const bool is_bf16 = tensor.type == TensorType::kBF16;
+    if (is_bf16 && rows.found.num_interleaved_heads == 0) return tensor.data.data() + 2 * rows.first * k;
+    piece_.resize(std::max(piece_.size(), static_cast<size_t>(2 * rows.num * k)));
+    pool_.parallel_for(rows.num, [&](int64_t begin, int64_t end) {
+      float values[kRun];
       for (int64_t i = begin; i < end; ++i) {
-        const std::byte* row = tensor.data.data() + row_in_file(found, first + i) * row_bytes;
-        convert_row(piece_.data() + i * k, row, dtype, k);
+        const int64_t row = row_in_file(rows.found, rows.first + i);
+        auto* to = reinterpret_cast<uint16_t*>(piece_.data()) + i * k;
+        if (is_bf16) std::memcpy(to, tensor.data.data() + 2 * row * k, static_cast<size_t>(2 * k));
+        for (int64_t first = 0; first < k && !is_bf16; first += kRun) {
+          const int64_t num = std::min(kRun, k - first);
+          read_values(values, tensor, rows.scales, row, first, num);
+          for (int64_t j = 0; j < num; ++j) to[first + j] = kernels::f32_to_bf16(values[j]);
+        }
       }
     });
+    return piece_.data();
+  }
+
+  // The rows as codes of e4m3; row_scales_ has their scales.
+  const void* codes(const Rows& rows) {
+    const Tensor& tensor = *rows.found.tensor;
+    const int64_t k = rows.k();
+    row_scales_.resize(rows.num);
+    if (rows.scales != nullptr && !rows.scales->is_block() && rows.found.num_interleaved_heads == 0) {
+      for (int64_t i = 0; i < rows.num; ++i) row_scales_[i] = rows.scales->at(rows.first + i, 0);
+      return tensor.data.data() + rows.first * k;
+    }
+    piece_.resize(std::max(piece_.size(), static_cast<size_t>(rows.num * k)));
+    std::atomic<bool> is_finite = true;
+    pool_.parallel_for(rows.num, [&](int64_t begin, int64_t end) {
+      std::vector<float> values(k);
+      for (int64_t i = begin; i < end; ++i) {
+        read_values(values.data(), tensor, rows.scales, row_in_file(rows.found, rows.first + i), 0, k);
+        auto* to = reinterpret_cast<uint8_t*>(piece_.data()) + i * k;
+        if (!quantise_e4m3(to, &row_scales_[i], values.data(), k)) is_finite = false;
+      }
+    });
+    if (!is_finite) {
+      throw WeightError(described(tensor) +
+                        " holds values that are not finite: it cannot be quantised to fp8");
+    }
     return piece_.data();
   }
 
@@ -164,15 +268,17 @@ class Converter {
   }
 
   const ModelConfig& config_;
+  const bool is_fp8_;
   kernels::ThreadPool& pool_;
   const WriteRows& write_;
-  std::vector<uint16_t> piece_;
+  std::vector<std::byte> piece_;
+  std::vector<float> row_scales_;
 };
 
 }  // namespace
 
 CudaConfig::CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>& found,
-                       const NamedTensors& tensors)
+                       const NamedTensors& tensors, bool is_fp8)
     : windows_(config.windows) {
   ModelConfig divided = config;
   const std::vector<float> divisors = rope_divisors(config, tensors);
@@ -190,7 +296,13 @@ CudaConfig::CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>
   values.has_qk_norm = count(found, WeightPart::q_norm) > 0 ? 1 : 0;
   values.is_head_tied = count(found, WeightPart::head) == 0 ? 1 : 0;
   values.rope_frequencies = frequencies_.data();
+  values.matrix_type = is_fp8 ? ION_CUDA_E4M3 : ION_CUDA_BF16;
   values.windows = windows_.empty() ? nullptr : windows_.data();
+}
+
+bool has_e4m3(const std::vector<FoundWeight>& found) {
+  return std::ranges::any_of(found,
+                             [](const FoundWeight& w) { return w.scales != nullptr && is_of_layer(w.part); });
 }
 
 void refuse_inexpressible(const ModelConfig& config, const std::vector<FoundWeight>& found) {
@@ -210,9 +322,9 @@ void refuse_inexpressible(const ModelConfig& config, const std::vector<FoundWeig
   }
 }
 
-void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found,
+void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, bool is_fp8,
                      kernels::ThreadPool& pool, const WriteRows& write) {
-  Converter converter(config, pool, write);
+  Converter converter(config, is_fp8, pool, write);
   for (const FoundWeight& weight : found) {
     if (weight.is_bias) continue;
     weight.tensor->shape.size() == 1 ? converter.norm(weight) : converter.matrix(weight);

@@ -1,5 +1,5 @@
-// From tensors of a file to what cuda/ion_cuda.h takes: matrices as bfloat16, vectors as float32, q/k/v and
-// gate/up joined, rows of Q and K in half-split order.
+// From tensors of a file to what cuda/ion_cuda.h takes: matrices as bfloat16 or e4m3, vectors as float32,
+// q/k/v and gate/up joined, rows of Q and K in half-split order.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@ namespace ion {
 
 // The config in the interface's form, with the arrays that it points to.
 struct CudaConfig {
-  CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>& found, const NamedTensors& tensors);
+  CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>& found, const NamedTensors& tensors,
+             bool is_fp8);
   CudaConfig(const CudaConfig&) = delete;
   CudaConfig& operator=(const CudaConfig&) = delete;
 
@@ -27,13 +28,19 @@ struct CudaConfig {
 // Throws WeightError naming a tensor that the interface has no place for.
 void refuse_inexpressible(const ModelConfig& config, const std::vector<FoundWeight>& found);
 
+// Whether a matrix of a layer is e4m3 in the files.
+bool has_e4m3(const std::vector<FoundWeight>& found);
+
 // Takes num_rows rows from first_row on, as ion_cuda_model_write does. A vector's rows are its elements.
 using WriteRows = std::function<void(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
                                      const void* rows)>;
 
 // Converts piece by piece on the pool, never more than a fixed number of bytes at a time, and hands each
-// piece to `write`. Rows that lie in the file as they are wanted are handed on without a copy.
-void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found,
+// piece to `write`. Rows that lie in the file as they are wanted are handed on without a copy. `is_fp8`: the
+// layers' matrices become codes and a scale for each row; codes with a scale a matrix or a row stay as they
+// are, those with a scale a block are rounded again. Throws WeightError naming a tensor with values that are
+// not finite.
+void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, bool is_fp8,
                      kernels::ThreadPool& pool, const WriteRows& write);
 
 }  // namespace ion

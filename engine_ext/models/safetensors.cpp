@@ -24,6 +24,7 @@ constexpr TypeName kTypeNames[] = {
     {"F32", TensorType::kF32, 4},
     {"F16", TensorType::kF16, 2},
     {"BF16", TensorType::kBF16, 2},
+    {"F8_E4M3", TensorType::kE4M3, 1},
 };
 
 struct Extent {

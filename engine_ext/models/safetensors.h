@@ -10,8 +10,8 @@
 
 namespace ion {
 
-// Types of the format that we read are F32, F16 and BF16; others are listed without `type` and refused by
-// name when something asks for them. Throws WeightError as GgufFile does.
+// Types of the format that we read are F32, F16, BF16 and F8_E4M3; others are listed without `type` and
+// refused by name when something asks for them. Throws WeightError as GgufFile does.
 class SafetensorsFiles {
  public:
   explicit SafetensorsFiles(std::span<const std::string> paths);

@@ -11,7 +11,8 @@
 
 namespace ion {
 
-// Numbered as in GGUF, so that a file's id can be named even where we cannot compute with the type.
+// Numbered as in GGUF, so that a file's id can be named even where we cannot compute with the type; what GGUF
+// does not have comes after 255.
 enum class TensorType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -24,6 +25,7 @@ enum class TensorType : uint32_t {
   kQ5_K = 13,
   kQ6_K = 14,
   kBF16 = 30,
+  kE4M3 = 256,  // safetensors' F8_E4M3; a matrix of it has a tensor of scales
 };
 
 // A type's storage: `block_bytes` hold `block_size` values. Ids and sizes: the GGUF specification.

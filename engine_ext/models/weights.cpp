@@ -69,7 +69,8 @@ DType dtype_of(const Tensor& tensor) {
 
 class Finder {
  public:
-  Finder(const ModelConfig& config, const NamedTensors& tensors) : config_(config), tensors_(tensors) {}
+  Finder(const ModelConfig& config, const NamedTensors& tensors, bool takes_e4m3)
+      : config_(config), tensors_(tensors), takes_e4m3_(takes_e4m3) {}
 
   std::vector<FoundWeight> find_all() {
     list_wanted();
@@ -147,12 +148,45 @@ class Finder {
       throw WeightError(what + ": shape " + shape_text(wanted.shape) + " wanted, " +
                         shape_text(tensor.shape) + " found");
     }
+    wanted.found.tensor = &tensor;
+    if (tensor.type == TensorType::kE4M3) {
+      wanted.found.scales = &find_scales(wanted, tensor);
+      return true;
+    }
     if (tensor.shape.size() == 2 &&
         !kernels::is_packable(dtype_of(tensor), tensor.shape[0], tensor.shape[1])) {
       throw WeightError(what + ": " + shape_text(tensor.shape) + " cannot be packed as " + tensor.type_name);
     }
-    wanted.found.tensor = &tensor;
     return true;
+  }
+
+  // One scale for the matrix, one a row, or one a block: "weight_scale", or "weight_scale_inv" where the
+  // file's maker calls the same numbers that. Both are factors of the codes.
+  const Tensor& find_scales(const Wanted& wanted, const Tensor& matrix) const {
+    const std::string what = described(matrix);
+    if (!takes_e4m3_ || matrix.shape.size() != 2) {
+      throw WeightError(what + " has type " + matrix.type_name +
+                        ", which is computed on a GPU alone, in products");
+    }
+    auto found = tensors_.find(wanted.name + "_scale");
+    if (found == tensors_.end()) found = tensors_.find(wanted.name + "_scale_inv");
+    if (found == tensors_.end()) {
+      throw WeightError(what + " has type " + matrix.type_name + ", but there is no " +
+                        quoted(matrix.name + "_scale"));
+    }
+    const Tensor& scales = *found->second;
+    const bool is_readable = scales.type == TensorType::kF32 || scales.type == TensorType::kBF16 ||
+                             scales.type == TensorType::kF16;
+    const int64_t n = matrix.shape[0], k = matrix.shape[1];
+    const std::vector<std::vector<int64_t>> shapes = {
+        {},  {1},    {1, 1},
+        {n}, {n, 1}, {(n + kScaleBlock - 1) / kScaleBlock, (k + kScaleBlock - 1) / kScaleBlock}};
+    if (!is_readable || std::ranges::find(shapes, scales.shape) == shapes.end()) {
+      throw WeightError(described(scales) + ": F32, BF16 or F16 of " + shape_text(shapes[1]) + ", " +
+                        shape_text(shapes[4]) + " or " + shape_text(shapes[5]) + " wanted, " +
+                        scales.type_name + " " + shape_text(scales.shape) + " found");
+    }
+    return scales;
   }
 
   // A tensor that nobody reads means a decoder that computes something else than ours would.
@@ -161,15 +195,27 @@ class Finder {
     if (config_.is_head_tied) known.insert("output.weight");  // some files carry the copy
     for (const Wanted& wanted : wanted_) known.insert(wanted.name);
     for (const auto& [name, tensor] : tensors_) {
-      if (!known.contains(name)) {
+      if (!known.contains(name) && !is_beside_e4m3(name)) {
         throw WeightError(described(*tensor) + " is not part of a " + config_.architecture + " decoder of " +
                           std::to_string(config_.num_layers) + " layers");
       }
     }
   }
 
+  // Scales of a matrix of e4m3, and those of activations and caches, which are not needed: both get their
+  // own.
+  bool is_beside_e4m3(std::string_view name) const {
+    for (const std::string_view end : {"weight_scale", "weight_scale_inv", "input_scale"}) {
+      if (!name.ends_with(end)) continue;
+      const auto matrix = tensors_.find(std::string(name.substr(0, name.size() - end.size())) + "weight");
+      return matrix != tensors_.end() && matrix->second->type == TensorType::kE4M3;
+    }
+    return takes_e4m3_ && (name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale"));
+  }
+
   const ModelConfig& config_;
   const NamedTensors& tensors_;
+  const bool takes_e4m3_;
   std::vector<Wanted> wanted_;
   int32_t layer_ = 0;
 };
@@ -314,13 +360,14 @@ int64_t interleaved_row(int64_t row, int64_t head_dim) {
   return head * head_dim + (dim < half ? 2 * dim : 2 * (dim - half) + 1);
 }
 
-std::vector<FoundWeight> find_weights(const ModelConfig& config, const NamedTensors& tensors) {
+std::vector<FoundWeight> find_weights(const ModelConfig& config, const NamedTensors& tensors,
+                                      bool takes_e4m3) {
   if (!kernels::is_attention_shape(config.num_heads, config.num_kv_heads, config.head_dim)) {
     throw WeightError("attention with " + std::to_string(config.num_heads) + " heads of " +
                       std::to_string(config.head_dim) + " over " + std::to_string(config.num_kv_heads) +
                       " key/value heads is not supported");
   }
-  return Finder(config, tensors).find_all();
+  return Finder(config, tensors, takes_e4m3).find_all();
 }
 
 std::string canonical_name(std::string_view name) {

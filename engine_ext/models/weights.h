@@ -71,11 +71,15 @@ struct FoundWeight {
   bool is_bias = false;               // of the product that `part` names
   int64_t num_interleaved_heads = 0;  // > 0: rows pair (2i, 2i+1) inside each of so many heads
   const Tensor* tensor = nullptr;
+  const Tensor* scales = nullptr;  // of a matrix of e4m3: for all of it, its rows, or blocks of kScaleBlock
 };
 
+constexpr int64_t kScaleBlock = 128;  // rows and columns
+
 // All tensors of the decoder, in one fixed order. Throws WeightError for a missing or unknown tensor, a wrong
-// shape (wanted and found) and a type that cannot be read.
-std::vector<FoundWeight> find_weights(const ModelConfig& config, const NamedTensors& tensors);
+// shape (wanted and found) and a type that cannot be read; `takes_e4m3` says whether matrices of e4m3 can be.
+std::vector<FoundWeight> find_weights(const ModelConfig& config, const NamedTensors& tensors,
+                                      bool takes_e4m3 = false);
 
 // Where row `row` of the half-split order lies among interleaved heads of `head_dim` rows: (i, i +
 // head_dim/2) rotate together here, (2i, 2i+1) there.

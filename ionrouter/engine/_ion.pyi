@@ -63,17 +63,23 @@ def cuda_device() -> dict[str, Any]:
     """
 
 class CudaModel:
-    """Weights on the GPU as bfloat16, from the same files and with the same ValueErrors as `Model`.
+    """Weights on the GPU, from the same files and with the same ValueErrors as `Model`.
 
-    `threads` convert (0: one per CPU). `blaslt` is the path of libcublasLt.so; empty: the library searches.
+    `precision` of the layers' matrices: "bf16", "fp8" (codes of e4m3, a scale for each row), or "auto": fp8
+    where the files hold them so. `threads` convert (0: one per CPU). `blaslt` is the path of libcublasLt.so;
+    empty: the library searches.
     Raises RuntimeError where there is no GPU or it fails, MemoryShort where it has too little memory.
     """
 
     @staticmethod
-    def load_gguf(path: str, threads: int = 0, blaslt: str = "") -> CudaModel: ...
+    def load_gguf(path: str, threads: int = 0, blaslt: str = "", precision: str = "auto") -> CudaModel: ...
     @staticmethod
     def load_safetensors(
-        paths: Sequence[str], config_json: str, threads: int = 0, blaslt: str = ""
+        paths: Sequence[str],
+        config_json: str,
+        threads: int = 0,
+        blaslt: str = "",
+        precision: str = "auto",
     ) -> CudaModel: ...
     @staticmethod
     def random(config_json: str, seed: int, threads: int = 0, blaslt: str = "") -> CudaModel:
@@ -84,6 +90,9 @@ class CudaModel:
     def config(self) -> dict[str, Any]: ...
     @property
     def weight_bytes(self) -> int: ...
+    @property
+    def precision(self) -> str:
+        """Say what came of it: "bf16" or "fp8"."""
     def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
         """As `Model.logits`."""
 

@@ -12,6 +12,8 @@ from ionrouter.errors import ConfigError, Problem
 
 DeviceKind = Literal["cpu", "cuda"]
 
+_FP8_COMPUTE = (8, 9)  # the first with matrix products of e4m3
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -22,23 +24,27 @@ class Device:
     why_not_cuda: str | None = None  # where `auto` came to mean the CPU
 
 
-def choose_device(wanted: str, *, numerics: str, kv_tier_folder: str, place: str = "") -> Device:
+def choose_device(
+    wanted: str, *, numerics: str, kv_tier_folder: str, precision: str = "auto", place: str = ""
+) -> Device:
     """Turn `device:` of routes.yaml into a device; `place` is the endpoint's, "models.m.endpoints[0]".
 
-    Raises ConfigError naming place and reason where `cuda` is wanted and cannot be had.
+    Raises ConfigError naming place and reason where `cuda` or `precision: fp8` is wanted and cannot be had.
     """
-    if wanted == "cpu":
-        return Device("cpu")
-    reason = _why_only_cpu(numerics, kv_tier_folder)
-    if reason is None:
-        try:
-            return Device("cuda", name=_gpu())
-        except RuntimeError as error:
-            reason = str(error)
+    reason: str | None = "device is cpu"
+    if wanted != "cpu":
+        reason = _why_only_cpu(numerics, kv_tier_folder)
+        if reason is None:
+            try:
+                return Device("cuda", name=_gpu(precision))
+            except RuntimeError as error:
+                reason = str(error)
+    at = f"{place}." if place else ""
     if wanted == "cuda":
-        path = f"{place}.device" if place else "device"
-        raise ConfigError([Problem(path, f"cuda cannot be had: {reason}")])
-    return Device("cpu", why_not_cuda=reason)
+        raise ConfigError([Problem(f"{at}device", f"cuda cannot be had: {reason}")])
+    if precision == "fp8":
+        raise ConfigError([Problem(f"{at}precision", f"fp8 is computed on a GPU alone: {reason}")])
+    return Device("cpu", why_not_cuda=reason if wanted != "cpu" else None)
 
 
 def _why_only_cpu(numerics: str, kv_tier_folder: str) -> str | None:
@@ -49,11 +55,17 @@ def _why_only_cpu(numerics: str, kv_tier_folder: str) -> str | None:
     return None
 
 
-def _gpu() -> str:
+def _gpu(precision: str) -> str:
     """Name the GPU; raises RuntimeError saying what is missing."""
     from ionrouter.engine import _ion
 
-    return str(_ion.cuda_device()["name"])
+    found = _ion.cuda_device()
+    if precision == "fp8" and found["compute"] < _FP8_COMPUTE:
+        major, minor = found["compute"]
+        raise RuntimeError(
+            f"fp8 wants a GPU of compute capability 8.9 or more; {found['name']} has {major}.{minor}"
+        )
+    return str(found["name"])
 
 
 def cublas_lt_path() -> str:

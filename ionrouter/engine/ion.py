@@ -143,6 +143,7 @@ class LocalEngine:
             numerics=settings.numerics,
             device=loaded.device.kind,
             device_name=loaded.device.name,
+            precision=loaded.precision,
             why_not_cuda=loaded.device.why_not_cuda,
             weight_bytes=loaded.model.weight_bytes,
             context_length=local.context_length,

@@ -33,6 +33,7 @@ class EngineSettings:
     sha256: str | None = None
     numerics: str = "fast"
     device: str = "auto"  # or cpu, cuda
+    precision: str = "auto"  # of a GPU's matrices: as the files hold them; or bf16, fp8
     kv_memory_bytes: int | None = None
     max_running: int = 64
     max_mixed_step_ratio: float | None = None  # None: the device's own
@@ -53,6 +54,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     identity: str  # tells cached KV of different weights apart
+    precision: str | None = None  # of a GPU's matrices: bf16 or fp8
 
 
 def load_model(settings: EngineSettings, *, cache: Path, progress: bool) -> LoadedModel:
@@ -87,6 +89,7 @@ def device_of(settings: EngineSettings) -> Device:
         settings.device,
         numerics=settings.numerics,
         kv_tier_folder=settings.kv_tier_folder,
+        precision=settings.precision,
         place=settings.place,
     )
 
@@ -129,7 +132,7 @@ def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedMo
     def load() -> Any:
         threads = settings.threads or 0
         if device.kind == "cuda":
-            return _on_cuda(ion.CudaModel.load_gguf, str(path), threads)
+            return _on_cuda(ion.CudaModel.load_gguf, settings, str(path), threads)
         return ion.Model.load_gguf(str(path), settings.numerics, threads)
 
     tokenizer, model = _beside(lambda: _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata)), load)
@@ -170,20 +173,20 @@ def _folder_model(path: Path, settings: EngineSettings, device: Device) -> Any:
     if isinstance(source, RandomModel):
         return _random(source, config_json, settings, device)
     if device.kind == "cuda":
-        return _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
+        return _on_cuda(ion.CudaModel.load_safetensors, settings, shards, config_json, threads)
     return ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
 
 
 def _random(source: RandomModel, config_json: str, settings: EngineSettings, device: Device) -> Any:
     ion, threads = _extension(), settings.threads or 0
     if device.kind == "cuda":
-        return _on_cuda(ion.CudaModel.random, config_json, source.seed, threads)
+        return _on_cuda(ion.CudaModel.random, settings, config_json, source.seed, threads)
     return ion.Model.random(config_json, source.seed, settings.numerics, threads)
 
 
-def _on_cuda(load: Callable[..., Any], *files_and_threads: Any) -> Any:
+def _on_cuda(load: Callable[..., Any], settings: EngineSettings, *files_and_threads: Any) -> Any:
     try:
-        return load(*files_and_threads, cublas_lt_path())
+        return load(*files_and_threads, cublas_lt_path(), settings.precision)
     except RuntimeError as error:  # of the GPU; what is wrong with the files is a ValueError
         raise ConfigError(str(error)) from error
 
@@ -213,7 +216,8 @@ def _loaded(
     model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
 ) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
-    numerics = "bfloat16" if device.kind == "cuda" else settings.numerics
+    precision = str(model.precision) if device.kind == "cuda" else None
+    numerics = f"cuda-{precision}" if precision else settings.numerics
     what = settings.weights if settings.weights.startswith("random:") else path.resolve()
     identity = f"{settings.sha256 or what}:{numerics}"
-    return LoadedModel(model, device, model.config, tokenizer, template, identity)
+    return LoadedModel(model, device, model.config, tokenizer, template, identity, precision)

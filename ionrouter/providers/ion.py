@@ -148,6 +148,7 @@ def _settings(local: LocalModel) -> EngineSettings:
         sha256=local.sha256,
         numerics=local.numerics,
         device=local.device,
+        precision=local.precision,
         kv_memory_bytes=local.kv_memory_bytes,
         max_running=local.max_running,
         max_mixed_step_ratio=local.max_mixed_step_ratio,

@@ -158,8 +158,9 @@ def _served(draft: Draft, local: LocalModel | None) -> str:
 
 
 def _computed(local: LocalModel) -> str:
-    """What the engine inside runs: exact numerics, or another device, make another endpoint."""
-    changes = [local.numerics] * (local.numerics != "fast") + [local.device] * (local.device != "auto")
+    """What the engine inside runs: exact numerics, another device or precision make another endpoint."""
+    chosen = ((local.numerics, "fast"), (local.device, "auto"), (local.precision, "auto"))
+    changes = [value for value, default in chosen if value != default]
     return "#".join([local.weights, *changes])
 
 
@@ -207,6 +208,7 @@ def _local_model(draft: Draft, folder: Path) -> LocalModel | None:
         sha256=offer.sha256,
         numerics=offer.numerics or "fast",
         device=offer.device or "auto",
+        precision=offer.precision or "auto",
         kv_memory_bytes=offer.kv_memory,
         max_running=offer.max_running or LocalModel("").max_running,
         max_mixed_step_ratio=offer.max_mixed_step_ratio,

@@ -35,8 +35,8 @@ _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = 
     "fake": ((), ("base_url", "litellm_provider", "discover", "forward_provider", "forward_trace")),
 }
 _ION_FIELDS = (
-    *("weights", "sha256", "numerics", "device", "kv_memory", "kv_tier", "prefix_cache", "unload"),
-    *("max_running", "max_mixed_step_ratio", "threads"),
+    *("weights", "sha256", "numerics", "device", "precision", "kv_memory", "kv_tier", "prefix_cache"),
+    *("unload", "max_running", "max_mixed_step_ratio", "threads"),
 )
 # What `options` may hold by provider type; None: anything (the script of a trial).
 _OPTIONS: dict[ProviderType, tuple[str, ...] | None] = {
@@ -136,7 +136,11 @@ def _endpoint_fields(catalog: Catalog) -> Iterator[Problem]:
 
 def _devices(catalog: Catalog) -> Iterator[Problem]:
     for loc, offer, _ in offers(catalog):
-        if not isinstance(offer, EndpointSpec) or offer.device != "cuda":
+        if not isinstance(offer, EndpointSpec):
+            continue
+        if offer.precision == "fp8" and (offer.device == "cpu" or offer.numerics == "exact"):
+            yield catalog.source.problem((*loc, "precision"), "fp8 is computed on a GPU alone")
+        if offer.device != "cuda":
             continue
         if offer.numerics == "exact":
             yield catalog.source.problem((*loc, "device"), "numerics exact is computed on the CPU alone")
@@ -171,12 +175,13 @@ def _deadlines(catalog: Catalog) -> Iterator[Problem]:
 
 def _same_endpoint_twice(catalog: Catalog) -> Iterator[Problem]:
     for name, model in catalog.spec.models.items():
-        first: dict[tuple[str, str, str, str], int] = {}
+        first: dict[tuple[str, ...], int] = {}
         for index, offer in enumerate(model.endpoints):
             if offer.provider not in catalog.spec.providers:
                 continue
             what = offer.weights or upstream_name(name, offer)
-            same = (offer.provider, what, offer.numerics or offer.service_tier or "", offer.device or "auto")
+            level = offer.numerics or offer.service_tier or ""
+            same = (offer.provider, what, level, offer.device or "auto", offer.precision or "auto")
             if same in first:
                 message = f"the same endpoint as endpoints[{first[same]}]: provider and model are equal"
                 yield catalog.source.problem(("models", name, "endpoints", index), message)

@@ -207,6 +207,11 @@ class EndpointSpec(Offer):
         description="ion: where it is computed; auto (default): cuda where a GPU and libion_cuda are found, "
         "else cpu.",
     )
+    precision: Literal["auto", "bf16", "fp8"] | None = Field(
+        default=None,
+        description="ion: of the layers' matrices on a GPU; auto (default): as the files hold them, "
+        "bf16 or fp8.",
+    )
     kv_memory: Bytes | None = Field(default=None, description="ion: memory for the KV cache, e.g. 2GiB.")
     kv_tier: KvTierSpec | None = Field(
         default=None, description="ion: a second tier of the KV cache; without it there is none."

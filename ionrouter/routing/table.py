@@ -73,6 +73,7 @@ class LocalModel:
     sha256: str | None = None
     numerics: Literal["fast", "exact"] = "fast"
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda where there is a GPU for it
+    precision: Literal["auto", "bf16", "fp8"] = "auto"  # of a GPU's matrices; auto: as the files hold them
     kv_memory_bytes: int | None = None  # None: an equal share of what the weights leave
     max_running: int = 64
     max_mixed_step_ratio: float | None = None  # None: 1.8 on a GPU, no bound on the CPU

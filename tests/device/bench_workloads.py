@@ -1,6 +1,6 @@
 """Whole workloads of a judged shape with random weights, with peers' numbers of tokens in and out.
 
-python tests/device/bench_workloads.py LIBRARY SHAPE [WORKLOAD ...]
+python tests/device/bench_workloads.py LIBRARY SHAPE [--precision fp8] [WORKLOAD ...]
 
 Greedy, ends ignored, no prefix cache, at most 256 sequences, every id delivered. A workload runs once
 unmeasured and then three times; medians, and the spread (largest - smallest) / median. `step`: milliseconds
@@ -9,13 +9,13 @@ on the device of a decode step with all sequences, and of (all - first token) / 
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
-import sys
 
 import reference
 from drive import Timing, generate, runner_for
-from ion_cuda import Library, Model, Shape
+from ion_cuda import PRECISIONS, Library, Model, Shape
 from shapes import JUDGED
 
 MAX_RUNNING, BUDGET, CONTEXT = 256, 8192, 5120
@@ -34,26 +34,35 @@ def workloads() -> dict[str, list[tuple[int, int]]]:
     return {**mixes, "chat512": chat, "prefill32x4096": [(4096, 16)] * 32}
 
 
-def weight_bytes(shape: Shape) -> int:
-    """What a decode step streams: all matrices but the embedding."""
+def weight_bytes(shape: Shape, precision: str) -> int:
+    """What a decode step streams: all matrices but the embedding; the head is bf16."""
     hidden = shape.hidden_size
     layer = (shape.q_size + 2 * shape.kv_size) * hidden + hidden * shape.q_size + 3 * hidden * shape.ffn_size
-    return 2 * (shape.num_layers * layer + shape.vocab_size * hidden)
+    value = 1 if precision == "fp8" else 2
+    return value * shape.num_layers * layer + 2 * shape.vocab_size * hidden
 
 
 def main() -> None:
-    library, name = Library(sys.argv[1]), sys.argv[2]
-    shape = JUDGED[name]
-    model = Model(library, shape, None)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("library")
+    parser.add_argument("shape", choices=JUDGED)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    args = parser.parse_intermixed_args()
+    library, shape = Library(args.library), JUDGED[args.shape]
+    model = Model(library, shape, None, args.precision)
     reference.fill(model, seed=1)
     model.tile()
     runner = runner_for(model, slots=MAX_RUNNING, budget=BUDGET, context=CONTEXT, blocks=BLOCKS, graphs=True)
-    print(f"{name}: {weight_bytes(shape) / 1e9:.2f} GB streamed a step")
+    streamed = weight_bytes(shape, args.precision) / 1e9
+    print(f"{args.shape}, {args.precision}: {streamed:.2f} GB streamed a step")
     print("| workload | output tok/s | total tok/s | spread | first token s | step ms | step ms, host |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     rng = random.Random(2)
     for workload, requests in workloads().items():
-        if sys.argv[3:] and workload not in sys.argv[3:]:
+        if args.workloads and workload not in args.workloads:
             continue
         timings = []
         for _ in range(1 + MEASURED):

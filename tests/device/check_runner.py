@@ -1,10 +1,11 @@
 """The runner against the float32 reference: batches, graphs, resumed sequences, masks, host tier, bad steps.
 
-python tests/device/check_runner.py LIBRARY
+python tests/device/check_runner.py LIBRARY [PRECISION ...]
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -12,9 +13,10 @@ from collections.abc import Callable, Sequence
 import reference
 import torch
 from drive import generate, runner_for
-from ion_cuda import GRAMMAR, SAMPLE, CudaError, Joined, Library, Model, Runner, Sampling, Shape
+from ion_cuda import GRAMMAR, PRECISIONS, SAMPLE, CudaError, Joined, Library, Model, Runner, Sampling, Shape
 
-MAX_GAP = 0.15  # a greedy id may differ from the reference's only where its logit is that close (engine.md)
+# A greedy id may differ from the reference's only where its logit is that close (engine.md).
+MAX_GAP = {"bf16": 0.15, "fp8": 0.5}
 SHAPES = {
     "llama": Shape(3, 512, 8, 2, 64, 1024, 1024, rms_eps=1e-5),
     "qwen2": Shape(2, 896, 14, 2, 128, 1536, 2048, has_qkv_bias=True),
@@ -55,7 +57,7 @@ def check_greedy(model: Model, weights: reference.Weights) -> str:
             assert all(sample.is_finite for sample in sampled), "not finite"
             worst = max(worst, worst_gap(weights, prompt, output))
         runner.close()
-    assert worst < MAX_GAP, f"an id {worst} below the largest"
+    assert worst < MAX_GAP[model.precision], f"an id {worst} below the largest"
     return f"largest gap {worst:.4f}"
 
 
@@ -81,7 +83,7 @@ def check_resumed(model: Model, weights: reference.Weights) -> str:
         got.append(polled[0][0].id)
     runner.close()
     gap = worst_gap(weights, ids, got)
-    assert gap < MAX_GAP, f"an id {gap} below the largest"
+    assert gap < MAX_GAP[model.precision], f"an id {gap} below the largest"
     return f"largest gap {gap:.4f}"
 
 
@@ -105,11 +107,11 @@ def check_masks(model: Model, weights: reference.Weights) -> str:
     assert first is not None and second is not None
     runner.close()
     logits = reference.logits(weights, prompts[0])[-1]
-    best = max(float(logits[token]) for token in allowed)
-    assert first[0][0].id in allowed and best - float(logits[first[0][0].id]) < MAX_GAP, "a masked id"
+    gap = max(float(logits[token]) for token in allowed) - float(logits[first[0][0].id])
+    assert first[0][0].id in allowed and gap < MAX_GAP[model.precision], "a masked id"
     for slot, ids in enumerate(prompts):
         gap = worst_gap(weights, [*ids, first[0][slot].id], [second[0][slot].id])
-        assert gap < MAX_GAP, f"slot {slot} went on from another id: {gap}"
+        assert gap < MAX_GAP[model.precision], f"slot {slot} went on from another id: {gap}"
     return "masks kept"
 
 
@@ -145,7 +147,7 @@ def check_tier(model: Model, weights: reference.Weights) -> str:
     runner.close()
     assert first is not None and second is not None
     gap = worst_gap(weights, prompt, [second[0][1].id])
-    assert gap < MAX_GAP and first[0][0].is_finite, f"an id {gap} below the largest"
+    assert gap < MAX_GAP[model.precision] and first[0][0].is_finite, f"an id {gap} below the largest"
     return "the prefix came back"
 
 
@@ -179,7 +181,8 @@ def check_bad_steps(model: Model, weights: reference.Weights) -> str:
     later = runner.poll()
     weights[reference.EMBEDDING, 0][poisoned] = 0.0
     assert later is not None and later[0][2].is_finite, "NaN of an earlier sequence came through"
-    assert polled[0][1].is_finite and worst_gap(weights, prompts[1], [polled[0][1].id]) < MAX_GAP
+    gap = worst_gap(weights, prompts[1], [polled[0][1].id])
+    assert polled[0][1].is_finite and gap < MAX_GAP[model.precision], f"an id {gap} below the largest"
     for position in range(4, 8):
         runner.submit([(1, position, 1, SAMPLE)])
     try:
@@ -202,22 +205,23 @@ CHECKS: tuple[Callable[[Model, reference.Weights], str], ...] = (
 )
 
 
-def check(library: Library, blaslt: str | None) -> bool:
+def check(library: Library, blaslt: str | None, precisions: Sequence[str]) -> bool:
     """Print a line for each shape and check; whether all held."""
     is_good = True
-    for name, shape in SHAPES.items():
-        model = Model(library, shape, blaslt)
+    for (name, shape), precision in itertools.product(SHAPES.items(), precisions):
+        model = Model(library, shape, blaslt, precision)
         weights = reference.fill(model, seed=len(name))
         model.tile()
         for run in CHECKS:
+            label = f"{run.__name__}, {name}, {precision}"
             try:
-                outcome = f"pass  {run.__name__}, {name}: {run(model, weights)}"
+                outcome = f"pass  {label}: {run(model, weights)}"
             except (AssertionError, CudaError) as error:
-                outcome, is_good = f"FAIL  {run.__name__}, {name}: {error}", False
+                outcome, is_good = f"FAIL  {label}: {error}", False
             print(outcome, flush=True)
         model.close()
     return is_good
 
 
 if __name__ == "__main__":
-    sys.exit(0 if check(Library(sys.argv[1]), None) else 1)
+    sys.exit(0 if check(Library(sys.argv[1]), None, sys.argv[2:] or PRECISIONS) else 1)

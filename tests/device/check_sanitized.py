@@ -1,16 +1,19 @@
 """A short run over all kernels, for compute-sanitizer: a few steps of two small shapes, from graphs and not.
 
-compute-sanitizer --tool memcheck python tests/device/check_sanitized.py LIBRARY
+compute-sanitizer --tool memcheck python tests/device/check_sanitized.py LIBRARY [portable] [PRECISION ...]
+
+portable: only the kernels for all cards, which racecheck understands.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 
 import reference
 from drive import generate, runner_for
-from ion_cuda import Library, Model, Sampling, Shape
+from ion_cuda import PRECISIONS, Library, Model, Sampling, Shape
 
 SHAPES = (
     Shape(1, 512, 8, 2, 64, 1024, 1024, has_qkv_bias=True, windows=(40,)),
@@ -26,12 +29,17 @@ def main() -> None:
         Sampling(temperature=0.8, top_k=20, top_p=0.9, repetition_penalty=1.1, num_logprobs=3),
         Sampling(temperature=1.0, min_p=0.1, presence_penalty=0.5, bias={5: 2.0}, stop_ids=[7], min_tokens=3),
     ]
-    for shape in SHAPES:
-        model = Model(Library(sys.argv[1]), shape, None)
+    is_portable = "portable" in sys.argv[2:]
+    precisions = [name for name in PRECISIONS if name in sys.argv[2:]] or PRECISIONS
+    for shape, precision in itertools.product(SHAPES, precisions):
+        model = Model(Library(sys.argv[1]), shape, None, precision)
         reference.fill(model, seed=1)
-        model.tile()
+        if not is_portable:
+            model.tile()
         for graphs in (False, True):
-            runner = runner_for(model, slots=4, budget=300, context=640, blocks=180, graphs=graphs)
+            runner = runner_for(
+                model, slots=4, budget=300, context=640, blocks=180, graphs=graphs, streams=not is_portable
+            )
             prompts = [[rng.randrange(shape.vocab_size) for _ in range(n)] for n in (1, 40, 300, 500)]
             outputs, _ = generate(runner, prompts, [4] * 4, budget=300, max_running=4, sampling=asked)
             assert all(len(output) == 4 for output in outputs)

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 EMBEDDING, HEAD, OUTPUT_NORM, ATTN_NORM, QKV, QKV_BIAS, Q_NORM, K_NORM, OUT, FFN_NORM, GATE_UP, DOWN = range(
     12
 )
+SCALES = {QKV: 12, OUT: 13, GATE_UP: 14, DOWN: 15}  # with fp8, a float for each row
+PRECISIONS = ("bf16", "fp8")  # of the layers' matrices; by IonCudaMatrixType
 SAMPLE, GRAMMAR = 1, 4
 MAX_LOGPROBS = 20
 
@@ -35,6 +37,7 @@ class CConfig(ctypes.Structure):
         *((name, c_int32) for name in ("has_qkv_bias", "has_qk_norm", "is_head_tied")),
         ("rope_frequencies", POINTER(c_double)),
         ("windows", POINTER(c_int32)),
+        ("matrix_type", c_int32),
     ]
 
 
@@ -213,7 +216,7 @@ class Library:
         self.c.ion_cuda_copy_out.argtypes = [c_void_p, c_int32, c_int32]
         self.c.ion_cuda_copy_in.argtypes = [c_void_p, c_int32, c_int32]
         self.c.ion_cuda_copy_state.argtypes = [c_void_p, c_uint64, c_int32]
-        self.c.ion_cuda_logits.argtypes = [c_void_p, c_void_p, c_int32, c_int32, c_void_p]
+        self.c.ion_cuda_logits.argtypes = [c_void_p, c_void_p, c_int32, c_int32, c_int32, c_void_p]
 
     def fail(self) -> CudaError:
         return CudaError(self.c.ion_cuda_error().decode())
@@ -228,8 +231,8 @@ class Library:
 class Model:
     """Weights on the card; `pointer` says where, for filling them there."""
 
-    def __init__(self, library: Library, shape: Shape, blaslt: str | None) -> None:
-        self.library, self.shape = library, shape
+    def __init__(self, library: Library, shape: Shape, blaslt: str | None, precision: str = "bf16") -> None:
+        self.library, self.shape, self.precision = library, shape, precision
         frequencies = (c_double * (shape.head_dim // 2))(*shape.frequencies())
         windows = (c_int32 * shape.num_layers)(*shape.windows) if shape.windows else None
         config = CConfig(
@@ -246,6 +249,7 @@ class Model:
             shape.is_head_tied,
             frequencies,
             windows,
+            PRECISIONS.index(precision),
         )
         self.block_bytes = library.c.ion_cuda_block_bytes(byref(config))
         self.handle = library.c.ion_cuda_model_create(byref(config), 0, blaslt.encode() if blaslt else None)
@@ -263,11 +267,11 @@ class Model:
     def pointer(self, weight: int, layer: int = 0) -> int | None:
         return self.library.c.ion_cuda_model_pointer(self.handle, weight, layer)
 
-    def logits(self, ids: Sequence[int], chunk: int) -> ctypes.Array[c_float]:
+    def logits(self, ids: Sequence[int], chunk: int, *, streams: bool = True) -> ctypes.Array[c_float]:
         """Teacher-forced logits, [len(ids), vocab] flat."""
         out = (c_float * (len(ids) * self.shape.vocab_size))()
         given = (c_int32 * len(ids))(*ids)
-        if self.library.c.ion_cuda_logits(self.handle, given, len(ids), chunk, out) != 0:
+        if self.library.c.ion_cuda_logits(self.handle, given, len(ids), chunk, int(streams), out) != 0:
             raise self.library.fail()
         return out
 

@@ -1,4 +1,8 @@
-"""The decoder in torch, float32 over the card's bf16 weights: what libion_cuda is checked against."""
+"""The decoder in torch, float32 over the card's own weights: what libion_cuda is checked against.
+
+With fp8 the inputs of the layers' products are quantised as the card quantises them, by row: what is left is
+what the card rounds elsewhere, and the codes that such rounding moves to a neighbour.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,13 @@ from ion_cuda import (
     Q_NORM,
     QKV,
     QKV_BIAS,
+    SCALES,
     Model,
     Shape,
 )
+
+E4M3 = torch.float8_e4m3fn
+LARGEST_CODE = 448.0
 
 
 class _OnDevice:
@@ -40,9 +48,14 @@ def view(pointer: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tens
     size = 1
     for extent in shape:
         size *= extent
-    kind = "<f4" if dtype is torch.float32 else "<i2"
-    flat = torch.as_tensor(_OnDevice(pointer, size, kind), device="cuda")
-    return (flat if dtype is torch.float32 else flat.view(torch.bfloat16)).view(shape)
+    kind = {torch.float32: "<f4", torch.bfloat16: "<i2", E4M3: "|u1"}[dtype]
+    return torch.as_tensor(_OnDevice(pointer, size, kind), device="cuda").view(dtype).view(shape)
+
+
+def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of e4m3 and the scale of each row: the largest of a row gets the largest code."""
+    scales = x.abs().amax(-1, keepdim=True).clamp(min=1e-20) / LARGEST_CODE
+    return (x / scales).to(E4M3), scales
 
 
 @dataclass
@@ -54,6 +67,15 @@ class Weights:
 
     def __getitem__(self, key: tuple[int, int]) -> torch.Tensor:
         return self.views[key]
+
+    def product(self, x: torch.Tensor, weight: int, layer: int) -> torch.Tensor:
+        """x w^T of a layer's matrix in float32."""
+        matrix = self.views[weight, layer].float()
+        scales = self.views.get((SCALES[weight], layer))
+        if scales is None:
+            return x @ matrix.T
+        codes, of_rows = quantised(x)
+        return (codes.float() @ matrix.T) * of_rows * scales
 
     def get(self, weight: int, layer: int) -> torch.Tensor | None:
         return self.views.get((weight, layer))
@@ -90,6 +112,9 @@ def fill(model: Model, seed: int, *, scale: float = 1.0) -> Weights:
         for layer in range(1 if is_top else shape.num_layers):
             pointer = model.pointer(weight, layer)
             assert pointer, f"no weight {weight} of layer {layer}"
+            if weight in SCALES and model.precision == "fp8":
+                fill_quantised(model, views, weight, layer, extents, scale * extents[1] ** -0.5)
+                continue
             to = view(pointer, extents, torch.float32 if len(extents) == 1 else torch.bfloat16)
             if len(extents) == 2:
                 to.normal_(0, scale * (1.0 if weight == EMBEDDING else extents[1] ** -0.5))
@@ -100,6 +125,26 @@ def fill(model: Model, seed: int, *, scale: float = 1.0) -> Weights:
             views[weight, layer] = to
     torch.cuda.synchronize()
     return Weights(shape, views)
+
+
+def fill_quantised(
+    model: Model,
+    views: dict[tuple[int, int], torch.Tensor],
+    weight: int,
+    layer: int,
+    extents: tuple[int, ...],
+    deviation: float,
+) -> None:
+    """A random matrix's codes and scales; a row's gain is its own."""
+    values = torch.empty(extents, device="cuda").normal_(0, deviation)
+    values *= torch.empty(extents[0], 1, device="cuda").uniform_(0.8, 1.25)
+    codes, scales = quantised(values)
+    at, scales_at = model.pointer(weight, layer), model.pointer(SCALES[weight], layer)
+    assert at and scales_at, f"no weight {weight} of layer {layer}"
+    views[weight, layer] = view(at, extents, E4M3)
+    views[SCALES[weight], layer] = view(scales_at, extents[:1], torch.float32)
+    views[weight, layer].copy_(codes)
+    views[SCALES[weight], layer].copy_(scales[:, 0])
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -123,7 +168,7 @@ def logits(weights: Weights, ids: list[int]) -> torch.Tensor:
     position = torch.arange(count, device="cuda")
     for i in range(shape.num_layers):
         h = norm(x, weights[ATTN_NORM, i], shape.rms_eps)
-        qkv = h @ weights[QKV, i].float().T
+        qkv = weights.product(h, QKV, i)
         bias = weights.get(QKV_BIAS, i)
         if bias is not None:
             qkv = qkv + bias
@@ -141,10 +186,10 @@ def logits(weights: Weights, ids: list[int]) -> torch.Tensor:
         scores = (q @ k.transpose(1, 2)) * shape.head_dim**-0.5
         scores = scores.masked_fill(~seen, float("-inf"))
         mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(count, -1)
-        x = x + mixed @ weights[OUT, i].float().T
+        x = x + weights.product(mixed, OUT, i)
         h = norm(x, weights[FFN_NORM, i], shape.rms_eps)
-        gate, up = (h @ weights[GATE_UP, i].float().T).chunk(2, -1)
-        x = x + (torch.nn.functional.silu(gate) * up) @ weights[DOWN, i].float().T
+        gate, up = weights.product(h, GATE_UP, i).chunk(2, -1)
+        x = x + weights.product(torch.nn.functional.silu(gate) * up, DOWN, i)
     x = norm(x, weights[OUTPUT_NORM, 0], shape.rms_eps)
     head = weights[EMBEDDING, 0] if shape.is_head_tied else weights[HEAD, 0]
     return x @ head.float().T

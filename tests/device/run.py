@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / "engine_ext"
 NO_GPU = 77
+FP8_SHAPES = ("qwen2.5-7b",)  # timed in both precisions
 
 
 def kernel_sources() -> list[Path]:
@@ -80,30 +82,47 @@ def run_check(script: str, *arguments: str) -> dict[str, Any]:
     return {"held": done.returncode == 0, "lines": lines}
 
 
-def sampler_library(folder: Path) -> str:
-    """The sampler with its shims."""
-    out = folder / "sampler.so"
-    sources = [ROOT / "tests/device/shims_sampler.cu", ENGINE / "kernels/cuda/sampler.cu"]
+def shims(folder: Path, name: str, sources: Sequence[str]) -> str:
+    """Kernels as C functions: shims_NAME.cu and what it wants of engine_ext."""
+    out = folder / f"{name}.so"
+    paths = [ROOT / f"tests/device/shims_{name}.cu", *(ENGINE / source for source in sources)]
     flags = ["-std=c++20", "-O3", f"-I{ENGINE}", "-gencode", "arch=compute_90a,code=sm_90a"]
-    flags += ["-gencode", "arch=compute_80,code=sm_80", "-Xcompiler", "-fPIC", "-shared"]
-    subprocess.run(["nvcc", *flags, "-o", out, *sources], check=True)
+    flags += ["-gencode", "arch=compute_80,code=sm_80", "-Xcompiler", "-fPIC", "-shared", "-ldl"]
+    flags += [f"-I{cublas_folder()}/../include"]  # where the toolkit has no cublasLt.h
+    subprocess.run(["nvcc", *flags, "-o", out, *paths], check=True)
     return str(out)
+
+
+def small_questions(folder: Path) -> list[str]:
+    """Lines of a table."""
+    program = folder / "small_questions"
+    source = ROOT / "tests/device/small_questions.cu"
+    subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-o", program, source], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    print(done.stdout, flush=True)
+    return done.stdout.splitlines()
+
+
+E4M3_SOURCES = [
+    *(f"kernels/cuda/{name}.cu" for name in ("quantise", "stream_gemm", "stream_weights")),
+    "cuda/blas_lt.cpp",
+]
 
 
 def checks(library: str, folder: Path, *, sanitize: bool) -> dict[str, Any]:
     found = {
-        "sampler": run_check("check_sampler.py", sampler_library(folder)),
+        "sampler": run_check("check_sampler.py", shims(folder, "sampler", ["kernels/cuda/sampler.cu"])),
+        "e4m3": run_check("check_e4m3.py", shims(folder, "e4m3", E4M3_SOURCES)),
         "logits": run_check("check_logits.py", library),
         "runner": run_check("check_runner.py", library),
+        "replays": run_check("check_replays.py", library),
     }
     if sanitize:
-        for tool in ("memcheck", "synccheck"):
+        for tool, *more in (("memcheck",), ("synccheck",), ("racecheck", "portable")):
             command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable]
-            command += [str(Path(__file__).with_name("check_sanitized.py")), library]
+            command += [str(Path(__file__).with_name("check_sanitized.py")), library, *more]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            lines = [line for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "====" in line][
-                -3:
-            ]
+            lines = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "====" in line][-3:]
             print(f"{tool}: {done.returncode}", *lines, sep="\n", flush=True)
             found[tool] = {"held": done.returncode == 0, "lines": lines}
     return found
@@ -134,9 +153,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         library = args.library or str(build(Path(folder)))
         report["checks"] = checks(library, Path(folder), sanitize=args.sanitize)
+        report["questions"] = small_questions(Path(folder))
         report["bench"] = {}
         for shape in [] if args.no_bench else args.shapes.split(","):
             report["bench"][shape] = run_check("bench_workloads.py", library, shape)["lines"]
+            if shape in FP8_SHAPES:
+                options = (library, shape, "--precision", "fp8")
+                report["bench"][f"{shape} fp8"] = run_check("bench_workloads.py", *options)["lines"]
     held = all(check["held"] for check in report["checks"].values())
     args.out.write_text(json.dumps(report, indent=1) + "\n")
     print("all held" if held else "SOMETHING FAILED")

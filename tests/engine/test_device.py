@@ -11,7 +11,7 @@ from ionrouter.engine import device
 from ionrouter.engine.device import Device, choose_device
 from ionrouter.engine.ion import LocalEngine, SamplingParams
 from ionrouter.engine.kv_memory import Neighbours, TooLittleMemory, choose_device_kv_bytes
-from ionrouter.engine.loading import EngineSettings
+from ionrouter.engine.loading import EngineSettings, load_model
 from ionrouter.engine.pool import EnginePool
 from ionrouter.errors import ConfigError
 from tests.support.cuda_double import double_path
@@ -31,8 +31,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IONROUTER_CUDA_LIBRARY", str(double_path()))
 
 
-def choose(wanted: str, *, numerics: str = "fast", folder: str = "") -> Device:
-    return choose_device(wanted, numerics=numerics, kv_tier_folder=folder, place="models.m.endpoints[2]")
+def choose(wanted: str, *, numerics: str = "fast", folder: str = "", precision: str = "auto") -> Device:
+    place = "models.m.endpoints[2]"
+    return choose_device(wanted, numerics=numerics, kv_tier_folder=folder, precision=precision, place=place)
 
 
 def test_auto_without_the_library_is_the_cpu_and_says_why(no_library: Path) -> None:
@@ -66,6 +67,32 @@ def test_what_only_the_cpu_does_keeps_auto_there(gpu: None) -> None:
     assert choose("auto", folder="/tmp/kv").kind == "cpu"
     with pytest.raises(ConfigError, match=r"endpoints\[2\].device: cuda cannot be had: numerics exact"):
         choose("cuda", numerics="exact")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+def test_fp8_takes_a_gpu_that_has_it(gpu: None, wanted: str) -> None:
+    assert choose(wanted, precision="fp8") == Device("cuda", name="Double GPU")
+
+
+def test_fp8_is_never_the_cpu_s(no_library: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"endpoints\[2\].precision: fp8 is computed on a GPU alone: there is"
+    ):
+        choose("auto", precision="fp8")
+    with pytest.raises(ConfigError, match=r"endpoints\[2\].precision: fp8 .* alone: device is cpu"):
+        choose("cpu", precision="fp8")
+    assert choose("cpu", precision="bf16").kind == choose("auto", precision="bf16").kind == "cpu"
+
+
+def test_fp8_is_not_an_older_gpu_s(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "80")
+    with pytest.raises(
+        ConfigError, match=r"device: cuda cannot be had: fp8 wants .* 8.9 or more; Double GPU has 8.0"
+    ):
+        choose("cuda", precision="fp8")
+    with pytest.raises(ConfigError, match="precision: fp8 is computed on a GPU alone: fp8 wants"):
+        choose("auto", precision="fp8")
+    assert choose("cuda", precision="bf16").kind == "cuda"
 
 
 async def test_a_model_asked_onto_a_missing_gpu_fails_by_its_place(
@@ -104,6 +131,13 @@ async def test_a_model_runs_on_the_gpu_that_auto_finds(tiny_model: Path, gpu: No
         "Double GPU",
         None,
     )
+
+
+async def test_precision_reaches_the_gpu_and_tells_caches_apart(tiny_model: Path, gpu: None) -> None:
+    settings = [EngineSettings(str(tiny_model), precision=name) for name in ("auto", "bf16", "fp8")]
+    loaded = [load_model(one, cache=tiny_model.parent, progress=False) for one in settings]
+    assert [one.precision for one in loaded] == ["bf16", "bf16", "fp8"]
+    assert loaded[0].identity == loaded[1].identity != loaded[2].identity
 
 
 async def test_a_gpu_that_fails_while_loading_is_a_named_error(

@@ -220,6 +220,14 @@ def test_a_device_is_chosen_by_the_machine_unless_the_file_says() -> None:
     assert plain.identity == offer("weights: m.gguf, device: auto", "local").identity
 
 
+def test_another_precision_is_another_endpoint() -> None:
+    plain, fp8 = offer("weights: m.gguf", "local"), offer("weights: m.gguf, precision: fp8", "local")
+    assert plain.local is not None and fp8.local is not None
+    assert (plain.local.precision, fp8.local.precision) == ("auto", "fp8")
+    assert plain.identity != fp8.identity
+    assert plain.identity == offer("weights: m.gguf, precision: auto", "local").identity
+
+
 def test_exact_numerics_are_another_endpoint() -> None:
     fast, exact = "weights: 'hf:o/r/f'", "weights: 'hf:o/r/f', numerics: exact"
     assert offer(fast, "local").identity != offer(exact, "local").identity

@@ -18,6 +18,18 @@ CASES = {
             "kv_tier.path out"
         ],
     ),
+    "fp8 on the CPU": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: cpu, "
+        "precision: fp8}\n      - {provider: local, weights: ./m, numerics: exact, precision: fp8}\n",
+        [
+            f"line {9 + i}: models.m.endpoints[{i}].precision: fp8 is computed on a GPU alone"
+            for i in range(2)
+        ],
+    ),
+    "a precision nobody computes": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, precision: int4}\n",
+        ["line 9: models.m.endpoints[0].precision: must be 'auto', 'bf16' or 'fp8'"],
+    ),
     "a device nobody has": (
         "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: tpu}\n",
         ["line 9: models.m.endpoints[0].device: must be 'auto', 'cpu' or 'cuda'"],
@@ -143,6 +155,13 @@ def test_the_same_weights_may_run_on_both_devices() -> None:
     text = "models:\n  m:\n    endpoints:\n"
     text += "      - {provider: local, weights: ./m, device: cuda}\n"
     text += "      - {provider: local, weights: ./m, device: cpu}\n"
+    assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
+
+
+def test_the_same_weights_may_run_in_both_precisions() -> None:
+    text = "models:\n  m:\n    endpoints:\n"
+    text += "      - {provider: local, weights: ./m, device: cuda}\n"
+    text += "      - {provider: local, weights: ./m, device: cuda, precision: fp8}\n"
     assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
 
 

@@ -27,9 +27,14 @@ class Weight(IntEnum):
     FFN_NORM = auto()
     GATE_UP = auto()
     DOWN = auto()
+    QKV_SCALE = auto()
+    OUTPUT_SCALE = auto()
+    GATE_UP_SCALE = auto()
+    DOWN_SCALE = auto()
 
 
-_VECTORS = {name for name in Weight if name.name.endswith(("NORM", "BIAS"))}
+_MATRICES = {Weight.QKV, Weight.OUTPUT, Weight.GATE_UP, Weight.DOWN}  # of a layer
+_VECTORS = {name for name in Weight if name.name.endswith(("NORM", "BIAS", "SCALE"))}
 
 
 class Config(ctypes.Structure):
@@ -47,6 +52,7 @@ class Config(ctypes.Structure):
         ("is_head_tied", ctypes.c_int32),
         ("rope_frequencies", ctypes.POINTER(ctypes.c_double)),
         ("windows", ctypes.POINTER(ctypes.c_int32)),
+        ("matrix_type", ctypes.c_int32),
     ]
 
 
@@ -80,7 +86,10 @@ class Double:
         return np.array(config.rope_frequencies[: config.head_dim // 2])
 
     def weight(self, weight: Weight, layer: int = 0) -> Array | None:
-        """Bits of bfloat16 as uint16 [rows, cols], or float32 [size]; None where there is no such weight."""
+        """Bits of bfloat16 as uint16 [rows, cols], with fp8 codes as uint8, or float32 [size].
+
+        None where there is no such weight.
+        """
         rows, row_bytes, is_whole = ctypes.c_int64(), ctypes.c_int64(), ctypes.c_int32()
         out = (ctypes.byref(rows), ctypes.byref(row_bytes), ctypes.byref(is_whole))
         at = self._library.cuda_double_weight(int(weight), layer, *out)
@@ -90,7 +99,8 @@ class Double:
         data = ctypes.string_at(at, rows.value * row_bytes.value)
         if weight in _VECTORS:
             return np.frombuffer(data, np.float32)
-        return np.frombuffer(data, np.uint16).reshape(rows.value, -1)
+        kind = np.uint8 if weight in _MATRICES and self.config().matrix_type else np.uint16
+        return np.frombuffer(data, kind).reshape(rows.value, -1)
 
 
 def bf16(values: Array) -> Array:
@@ -106,3 +116,27 @@ def bf16(values: Array) -> Array:
 def as_float(bits: Array) -> Array:
     """Widen bfloat16 bits to float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def e4m3_values() -> Array:
+    """The values of codes 0 to 126, ascending, from the format's definition; 127 is NaN."""
+    return np.array([(8 * (c > 7) + c % 8) * 2.0 ** (max(c // 8, 1) - 10) for c in range(127)])
+
+
+def e4m3(values: Array) -> tuple[Array, Array]:
+    """Codes and scales of rows of float32: the nearest value, of two the even code, by distances."""
+    scales = np.abs(values).max(1) / np.float32(448)
+    factors = np.float32(448) / np.abs(values).max(1)
+    grid, scaled = e4m3_values(), values * factors[:, None]
+    magnitudes = np.abs(scaled).astype(np.float64)
+    high = np.searchsorted(grid, magnitudes).clip(1, 126)
+    low = high - 1
+    to_low, to_high = magnitudes - grid[low], grid[high] - magnitudes
+    takes_high = (to_high < to_low) | ((to_high == to_low) & (high % 2 == 0))
+    codes = np.where(takes_high, high, low) | np.where(np.signbit(scaled), 0x80, 0)
+    return codes.astype(np.uint8), scales
+
+
+def e4m3_floats(codes: Array) -> Array:
+    """Widen codes to float32."""
+    return (e4m3_values()[codes & 0x7F] * np.where(codes & 0x80, -1, 1)).astype(np.float32)

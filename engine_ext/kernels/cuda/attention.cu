@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "attention_tile.cuh"
+#include "attention_units.cuh"
 #include "check.h"
 #include "decode_tile.cuh"
 #include "kernels.h"
@@ -18,39 +19,6 @@ constexpr int kWideWarps = 8;  // of decode where there is little
 constexpr int kThreads = kWarps * kWarp;
 constexpr float kLog2E = 1.4426950408889634f;
 static_assert(kPrefillRows == kWarps * kTileRows);
-
-// The heads of a KV head, cut into units of at most `most`.
-struct Unit {
-  int kv_head, first_head, num_heads;
-
-  __device__ Unit(const AttentionArgs& args, const KvCache& cache, int most, int unit) {
-    const int group = args.num_heads / cache.num_kv_heads, cuts = (group + most - 1) / most,
-              cut = unit % cuts;
-    kv_head = unit / cuts;
-    first_head = kv_head * group + cut * most;
-    num_heads = min(most, group - cut * most);
-  }
-};
-
-template <int D>
-struct Blocks {
-  const bf16* layer;
-  const int32_t* table;
-  int64_t block_stride, v_offset, head_offset;
-
-  __device__ Blocks(const KvCache& cache, int slot, int kv_head)
-      : layer(cache.base + cache.layer_offset),
-        table(cache.block_tables + static_cast<int64_t>(slot) * cache.table_stride),
-        block_stride(cache.block_stride),
-        v_offset(static_cast<int64_t>(cache.num_kv_heads) * kKvBlock * D),
-        head_offset(static_cast<int64_t>(kv_head) * kKvBlock * D) {}
-
-  __device__ const bf16* keys(int block) const { return layer + table[block] * block_stride + head_offset; }
-};
-
-__device__ int first_seen(int position, int window) {
-  return window > 0 ? max(0, position - window + 1) : 0;
-}
 
 // What a block's warps found for one piece, added up in the order of the warps.
 template <int D, int kWarps>
@@ -267,10 +235,10 @@ __global__ void __launch_bounds__(kThreads)
     prefill_kernel(const AttentionArgs args, const KvCache cache, const AttentionPlan plan) {
   join_chain();
   const int group = args.num_heads / cache.num_kv_heads;
-  const int units = cache.num_kv_heads * ((group + kTileRows - 1) / kTileRows);
+  const int units = cache.num_kv_heads * ((group + kPackedHeads - 1) / kPackedHeads);
   const Piece piece = plan.prefill_pieces[blockIdx.x / units];
   const Span span = plan.spans[piece.span];
-  const Unit unit(args, cache, kTileRows, blockIdx.x % units);
+  const Unit unit(args, cache, kPackedHeads, blockIdx.x % units);
   const int lane = threadIdx.x % kWarp;
   const int base = piece.part * kPrefillRows + static_cast<int>(threadIdx.x) / kWarp * kTileRows;
   if (base / unit.num_heads >= span.count) return;
@@ -320,10 +288,6 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-int units_of(int32_t num_heads, int32_t num_kv_heads, int most) {
-  return num_kv_heads * ((num_heads / num_kv_heads + most - 1) / most);
-}
-
 }  // namespace
 
 bool is_attention_shape(int32_t num_heads, int32_t num_kv_heads, int32_t head_dim) {
@@ -369,7 +333,7 @@ void attention_decode(const AttentionArgs& args, const KvCache& cache, const Att
 
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
                        int32_t num_pieces, cudaStream_t stream) {
-  const int grid = num_pieces * units_of(args.num_heads, cache.num_kv_heads, kTileRows);
+  const int grid = num_pieces * units_of(args.num_heads, cache.num_kv_heads, kPackedHeads);
   if (grid == 0) return;
   const auto launch = [&](auto* kernel) {
     launch_in_chain("attention of prefill rows", kernel, dim3(grid), dim3(kThreads), 0, stream, args, cache,

@@ -6,6 +6,7 @@
 // cuts are anchored at position 0, so they follow the sequence's length and nothing else.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -15,9 +16,11 @@ namespace ion::cuda {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int32_t kKvBlock = 16;       // tokens in a KV block
-constexpr int32_t kSplitTokens = 256;  // tokens of the smallest piece of a decode row's context
-constexpr int32_t kPrefillRows = 64;   // (token, head of its group) pairs of one prefill piece
+constexpr int32_t kKvBlock = 16;           // tokens in a KV block
+constexpr int32_t kSplitTokens = 256;      // tokens of the smallest piece of a decode row's context
+constexpr int32_t kPrefillRows = 64;       // (token, head of its group) pairs of one prefill piece
+constexpr int32_t kWidePrefillRows = 128;  // the same on Hopper
+constexpr int32_t kPackedHeads = 16;       // of a group; larger ones are cut
 
 // x [rows, hidden] = table[id], id = ids[r], or last_ids[slots[r]] where ids[r] is -1. Rows without a slot
 // (-1) are 0.
@@ -61,7 +64,8 @@ struct RopeKvArgs {
   float eps;
 };
 
-// Bias, the norm per head, rotation of halves (i, i + head_dim / 2); K and V go into the cache.
+// Bias, the norm per head, rotation of halves (i, i + head_dim / 2); K and V go into the cache, and zeros
+// into what is left for V of the block that a slot's last row lies in.
 void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStream_t stream);
 
 // rotations [positions, half] from frequencies [half] in double.
@@ -73,8 +77,8 @@ struct Span {
 };
 
 // A piece of attention: of a decode span (count 1) tokens [size part, size part + size), size being the
-// plan's; of a longer span its packed rows [64 part, 64 part + 64), a packed row being (token, head of the
-// group), group innermost.
+// plan's; of a longer span its packed rows [size part, size part + size), size being kPrefillRows or
+// kWidePrefillRows and a packed row (token, head of the group), group innermost.
 struct Piece {
   int32_t span, part;
 };
@@ -115,6 +119,13 @@ void attention_decode(const AttentionArgs& args, const KvCache& cache, const Att
 // The same of longer spans, a block each (online softmax: Dao 2023, arXiv:2307.08691).
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
                        int32_t num_pieces, cudaStream_t stream);
+
+// The same on Hopper: pieces of kWidePrefillRows; `view` is the whole cache's. In a block that the span ends
+// in, values behind its end must be finite (rope_kv leaves zeros there).
+bool is_wide_prefill_shape(int32_t head_dim);
+CUtensorMap kv_view(const bf16* base, int64_t num_elements, int32_t head_dim);
+void attention_prefill_wide(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
+                            const CUtensorMap& view, int32_t num_pieces, cudaStream_t stream);
 
 // What the host changes between steps: (slot, index, block) triples.
 void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* triples, const int32_t* count,

@@ -9,17 +9,26 @@ namespace ion::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kHeld = 4;  // pieces of 8 values that a thread keeps: rows up to 8192 are read once
+constexpr int kFour = 4;  // values of a piece: 16 bytes of float32, and a warp's pieces lie side by side
+constexpr int kHeld = 8;  // pieces that a thread keeps: rows up to 8192 are read once
 
-__device__ __forceinline__ void load8(float (&to)[kPiece], const float* from) {
-  const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+__device__ __forceinline__ void load4(float (&to)[kFour], const float* from) {
+  const float4 a = *reinterpret_cast<const float4*>(from);
   to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
-  to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
 
-__device__ __forceinline__ void store8(float* to, const float (&from)[kPiece]) {
+__device__ __forceinline__ void load4(float (&to)[kFour], const bf16* from) {
+  const uint2 words = *reinterpret_cast<const uint2*>(from);
+  const float2 a = unpack(words.x), b = unpack(words.y);
+  to[0] = a.x, to[1] = a.y, to[2] = b.x, to[3] = b.y;
+}
+
+__device__ __forceinline__ void store4(float* to, const float (&from)[kFour]) {
   *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
-  *reinterpret_cast<float4*>(to + 4) = make_float4(from[4], from[5], from[6], from[7]);
+}
+
+__device__ __forceinline__ void store4(bf16* to, const float (&from)[kFour]) {
+  *reinterpret_cast<uint2*>(to) = make_uint2(pack(from[0], from[1]), pack(from[2], from[3]));
 }
 
 __global__ void embed_kernel(float* x, const int32_t* ids, const int32_t* slots, const int32_t* last_ids,
@@ -29,10 +38,10 @@ __global__ void embed_kernel(float* x, const int32_t* ids, const int32_t* slots,
   float* to = x + row * hidden;
   const int slot = slots[row];
   const int64_t id = ids[row] >= 0 ? ids[row] : slot >= 0 ? last_ids[slot] : 0;
-  for (int64_t i = threadIdx.x * kPiece; i < hidden; i += blockDim.x * kPiece) {
-    float values[kPiece] = {};
-    if (slot >= 0) unpack8(values, *reinterpret_cast<const uint4*>(table + id * hidden + i));
-    store8(to + i, values);
+  for (int64_t i = threadIdx.x * kFour; i < hidden; i += blockDim.x * kFour) {
+    float values[kFour] = {};
+    if (slot >= 0) load4(values, table + id * hidden + i);
+    store4(to + i, values);
   }
 }
 
@@ -41,72 +50,72 @@ template <bool kAdds, bool kKeeps>
 __device__ void norm_row(bf16* dst, float* x, const bf16* delta, const float* weight, int64_t cols,
                          float eps) {
   __shared__ float scratch[kThreads / kWarp];
-  float held[kHeld][kPiece];
+  float held[kHeld][kFour];
   float squares = 0.0f;
-  const auto read = [&](float (&values)[kPiece], int64_t i) {
-    load8(values, x + i);
+  const auto read = [&](float (&values)[kFour], int64_t i) {
+    load4(values, x + i);
     if constexpr (kAdds) {
-      float more[kPiece];
-      unpack8(more, *reinterpret_cast<const uint4*>(delta + i));
+      float more[kFour];
+      load4(more, delta + i);
 #pragma unroll
-      for (int j = 0; j < kPiece; ++j) values[j] += more[j];
+      for (int j = 0; j < kFour; ++j) values[j] += more[j];
     }
   };
-  const auto add_up = [&](const float (&values)[kPiece], int64_t i) {
+  const auto add_up = [&](const float (&values)[kFour], int64_t i) {
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) squares = fmaf(values[j], values[j], squares);
-    if constexpr (kKeeps) store8(x + i, values);
+    for (int j = 0; j < kFour; ++j) squares = fmaf(values[j], values[j], squares);
+    if constexpr (kKeeps) store4(x + i, values);
   };
-  const int64_t begin = threadIdx.x * kPiece, step = kThreads * kPiece;
+  const int64_t begin = threadIdx.x * kFour, step = kThreads * kFour;
+  // All loads first: the compiler may not move one over the sums' stores.
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
-    const int64_t i = begin + h * step;
-    if (i >= cols) break;
-    read(held[h], i);
-    add_up(held[h], i);
+    if (begin + h * step < cols) read(held[h], begin + h * step);
+  }
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    if (begin + h * step < cols) add_up(held[h], begin + h * step);
   }
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
-    float values[kPiece];
+    float values[kFour];
     read(values, i);
     add_up(values, i);
   }
   const float scale = rsqrtf(block_sum<kThreads>(squares, scratch) / static_cast<float>(cols) + eps);
-  const auto write = [&](const float (&values)[kPiece], int64_t i) {
-    float weights[kPiece], out[kPiece];
-    load8(weights, weight + i);
+  const auto write = [&](const float (&values)[kFour], int64_t i) {
+    float weights[kFour], out[kFour];
+    load4(weights, weight + i);
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) out[j] = values[j] * scale * weights[j];
-    *reinterpret_cast<uint4*>(dst + i) = pack8(out);
+    for (int j = 0; j < kFour; ++j) out[j] = values[j] * scale * weights[j];
+    store4(dst + i, out);
   };
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
-    const int64_t i = begin + h * step;
-    if (i >= cols) break;
-    write(held[h], i);
+    if (begin + h * step < cols) write(held[h], begin + h * step);
   }
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
-    float values[kPiece];
-    load8(values, x + i);  // with kKeeps the sum, by this thread
+    float values[kFour];
+    load4(values, x + i);  // with kKeeps the sum, by this thread
     if constexpr (kAdds && !kKeeps) read(values, i);
     write(values, i);
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     norm_kernel(bf16* dst, const float* x, const float* weight, int64_t cols, float eps) {
   join_chain();
   const int64_t at = blockIdx.x * cols;
   norm_row<false, false>(dst + at, const_cast<float*>(x) + at, nullptr, weight, cols, eps);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     add_norm_kernel(bf16* dst, float* x, const bf16* delta, const float* weight, int64_t cols, float eps) {
   join_chain();
   const int64_t at = blockIdx.x * cols;
   norm_row<true, true>(dst + at, x + at, delta + at, weight, cols, eps);
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     add_norm_picked_kernel(bf16* dst, const float* x, const bf16* delta, const float* weight,
                            const int32_t* picked, int64_t cols, float eps) {
   join_chain();

@@ -28,6 +28,12 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     to = cache_row<D>(cache, slot, at / cache.num_kv_heads, at % cache.num_kv_heads, position);
   }
   roped.store(to);
+  if (head < args.num_heads + cache.num_kv_heads) return;
+  // Attention on Hopper weights the rest of the block with 0: it must not be what a broken sequence left.
+  if (row + 1 < rows && args.slots[row + 1] == slot) return;
+  for (int i = 1; i < kKvBlock - position % kKvBlock; ++i) {
+    for (int dim = threadIdx.x % kWarp; dim < D; dim += kWarp) to[i * D + dim] = __float2bfloat16(0.0f);
+  }
 }
 
 __global__ void rotations_kernel(float2* dst, const double* frequencies, int64_t positions, int32_t half) {

@@ -8,115 +8,22 @@
 // block takes one range of one tile's columns. Partial sums are added in the order of the columns.
 #include <algorithm>
 #include <stdexcept>
+#include <type_traits>
 
 #include "check.h"
-#include "pdl.cuh"
-#include "stream_gemm.h"
-#include "stream_ring.cuh"
+#include "stream_fetch.cuh"
 #include "vec.cuh"
-#include "wgmma.cuh"
+#include "wgmma_e4m3.cuh"
 
 namespace ion::cuda {
 namespace {
 
-constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kThreads = kGroups * 128 + 64;
-[[maybe_unused]] constexpr int kInFlight = 3;  // pieces
-[[maybe_unused]] constexpr int kAhead = 8;     // pieces pulled into L2 beyond the ring
-[[maybe_unused]] constexpr int kPace = 1000;   // clocks between two of those: about the memory's own pace
-constexpr int kRingBytes = 200 * 1024;         // leaves room for the small kernels beside a block
+constexpr int kRingBytes = 200 * 1024;  // leaves room for the small kernels beside a block
 constexpr int kMostStages = 32;
 constexpr int kLeastPieces = 4;  // of a part of a tile: adding up many short parts takes longer
-[[maybe_unused]] constexpr int kLeastSharing =
-    3;  // parts of a tile from which its blocks share the adding up
-
-struct Args {
-  CUtensorMap x;
-  const uint8_t* w;
-  void* y;
-  int32_t ldy;
-  StreamOutput output;
-  int32_t tiles, pieces,
-      splits;  // pieces of a tile; splits > 0: parts of each tile, one a block; 0: stream-K
-  int32_t m, stages;
-  float4* partial;     // [block][group][TN / 8][128]
-  uint32_t* counts;    // [tile][group] parts ready
-  uint32_t* arrivals;  // the same where the adding up is shared
-};
-
-// The pieces of a block: [k, k + left) of the line of all tiles' pieces, from `tile` on.
-struct Range {
-  int tile, k, left;
-
-  __device__ explicit Range(const Args& args) {
-    if (args.splits > 0) {
-      tile = blockIdx.x / args.splits;
-      const int part = blockIdx.x - tile * args.splits;
-      k = args.pieces * part / args.splits;
-      left = tile < args.tiles ? args.pieces * (part + 1) / args.splits - k : 0;
-    } else {
-      const int64_t total = static_cast<int64_t>(args.tiles) * args.pieces;
-      const auto begin = static_cast<int>(blockIdx.x * total / gridDim.x);
-      const auto end = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
-      tile = begin / args.pieces;
-      k = begin - tile * args.pieces;
-      left = end - begin;
-    }
-  }
-};
-
-template <int TN>
-__device__ void fetch_weights(const Args& args, const Ring<TN>& ring) {
-  const uint64_t policy = evict_first();
-  const Range range(args);
-  const uint8_t* from = args.w + (static_cast<int64_t>(range.tile) * args.pieces + range.k) * kPieceBytes;
-  Stage stage(1), oldest(0);  // oldest: the first piece that may still be on its way
-  int flying = 0, ahead = 0;  // ahead: pieces behind this one that L2 was asked for
-  int64_t asked_at = 0;
-  const auto see_landed = [&] {
-    --flying;
-    oldest.next(ring.stages);
-  };
-  for (int i = 0; i < range.left; ++i) {
-    while (!barrier_test(ring.empty + 8 * stage.index, stage.parity)) {
-      while (flying > 0 && barrier_test(ring.weights_full + 8 * oldest.index, oldest.parity)) see_landed();
-      const bool is_idle = flying == 0 && ahead < kAhead && i + ahead < range.left;
-      if (is_idle && clock64() - asked_at > kPace) {
-        prefetch_bytes(from + static_cast<int64_t>(i + ahead) * kPieceBytes, kPieceBytes);
-        ++ahead;
-        asked_at = clock64();
-      }
-    }
-    while (flying >= kInFlight) {
-      barrier_wait(ring.weights_full + 8 * oldest.index, oldest.parity);
-      see_landed();
-    }
-    const uint32_t full = ring.weights_full + 8 * stage.index;
-    barrier_expect(full, kPieceBytes);
-    copy_bytes(ring.weights + stage.index * kPieceBytes, from + static_cast<int64_t>(i) * kPieceBytes,
-               kPieceBytes, full, policy);
-    ++flying;
-    if (ahead > 0) --ahead;
-    stage.next(ring.stages);
-  }
-}
-
-template <int TN>
-__device__ void fetch_tokens(const Args& args, const Ring<TN>& ring) {
-  const uint64_t policy = evict_last();
-  wait_for_predecessor();
-  fence_async_proxy();
-  const Range range(args);
-  Stage stage(1);
-  for (int i = 0, k = range.k; i < range.left; ++i) {
-    barrier_wait(ring.empty + 8 * stage.index, stage.parity);
-    const uint32_t full = ring.tokens_full + 8 * stage.index;
-    barrier_expect(full, Ring<TN>::kXBytes);
-    copy_box(ring.tokens + stage.index * Ring<TN>::kXBytes, &args.x, k * kStreamCols, 0, full, policy);
-    if (++k == args.pieces) k = 0;
-    stage.next(ring.stages);
-  }
-}
+// Parts of a tile from which its blocks share the adding up.
+[[maybe_unused]] constexpr int kLeastSharing = 3;
 
 __device__ __forceinline__ float silu(float x) {
   return x / (1.0f + __expf(-x));
@@ -124,7 +31,8 @@ __device__ __forceinline__ float silu(float x) {
 
 // Eight tokens, group j, of sixteen weight rows of a warp, the first of which is `row`. A thread's d[0], d[1]
 // are row lane / 4 of tokens 2 (lane % 4) and the next, d[2], d[3] row lane / 4 + 8.
-__device__ __forceinline__ void store_tokens(const Args& args, int row, int j, const float4& d) {
+[[maybe_unused]] __device__ __forceinline__ void store_tokens(const StreamArgs& args, int row, int j,
+                                                              const float4& d) {
   const int lane = threadIdx.x % kWarp;
   if (args.output == StreamOutput::float32) {
     const int token = 8 * j + 2 * (lane % 4);
@@ -146,34 +54,46 @@ __device__ __forceinline__ void store_tokens(const Args& args, int row, int j, c
   *reinterpret_cast<uint32_t*>(y + row + 8) = high;
 }
 
-__device__ __forceinline__ void group_sync(int group) {
+[[maybe_unused]] __device__ __forceinline__ void group_sync(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
 }
 
 // One consumer warpgroup's part of a block's work.
-template <int TN>
+template <int TN, bool kIsE4m3>
 struct Consumer {
+  using Multiply = std::conditional_t<kIsE4m3, ProductE4m3<TN>, Product<TN>>;
   static constexpr int kColumns = TN / 8;         // groups of eight tokens
   static constexpr int kStride = kColumns * 128;  // float4 of one group's partial sums
   static constexpr bool kOverlaps = TN >= 128;    // products of two pieces at a time
 
-  const Args& args;
+  const StreamArgs& args;
   const Ring<TN>& ring;
+  float* shared_scales;  // [TN], of x, for this group
   int group, thread;
   Stage stage{0};
   float d[TN / 2];
+  float w_scales[2];     // of this thread's two rows
+  float x_scale = 0.0f;  // of token `thread`
 
-  __device__ Consumer(const Args& from, const Ring<TN>& of)
-      : args(from), ring(of), group(threadIdx.x / 128), thread(threadIdx.x % 128) {}
+  __device__ Consumer(const StreamArgs& from, const Ring<TN>& of, float (&scales)[kGroups][TN])
+      : args(from),
+        ring(of),
+        shared_scales(scales[threadIdx.x / 128]),
+        group(threadIdx.x / 128),
+        thread(threadIdx.x % 128) {}
 
   __device__ void run() {
-    Range range(args);
-    while (range.left > 0) {
-      const int count = min(range.left, args.pieces - range.k);
+    Range range(args.cut);
+    for (bool is_first = true; range.left > 0; is_first = false) {
+      const int count = min(range.left, args.cut.pieces - range.k);
+      if constexpr (kIsE4m3) load_w_scales(range.tile);
       multiply(count);
-      if (count == args.pieces) {
+      if constexpr (kIsE4m3) {
+        if (is_first) share_x_scales();
+      }
+      if (count == args.cut.pieces) {
         store(range.tile);
-      } else if (TN >= 64 && args.splits >= kLeastSharing) {
+      } else if (TN >= 64 && args.cut.splits >= kLeastSharing) {
         share_sum(range.tile);
       } else if (range.k != 0) {
         leave_part(range.tile);
@@ -197,6 +117,32 @@ struct Consumer {
     return args.partial + (static_cast<int64_t>(blockIdx.x) * kGroups + group) * kStride + thread;
   }
 
+  __device__ void load_w_scales(int tile) {
+    const float* from = args.w_scales + first_row(tile) + thread % kWarp / 4;
+    w_scales[0] = __ldg(from), w_scales[1] = __ldg(from + 8);
+  }
+
+  // Asked for when the first tokens are there, needed behind the products.
+  __device__ void load_x_scales() {
+    wait_for_predecessor();  // over already: it says that others' writes may be read
+    if (thread < TN) x_scale = __ldcg(args.x_scales + thread);
+  }
+
+  __device__ void share_x_scales() {
+    if (thread < TN) shared_scales[thread] = x_scale;
+    group_sync(group);
+  }
+
+  // Sums of eight tokens, group j.
+  __device__ void finish(int tile, int j, float4 sums) const {
+    if constexpr (kIsE4m3) {
+      const float2 x = *reinterpret_cast<const float2*>(shared_scales + 8 * j + 2 * (thread % 4));
+      sums.x *= w_scales[0] * x.x, sums.y *= w_scales[0] * x.y;
+      sums.z *= w_scales[1] * x.x, sums.w *= w_scales[1] * x.y;
+    }
+    store_tokens(args, first_row(tile), j, sums);
+  }
+
   __device__ void multiply(int count) {
 #pragma unroll
     for (int i = 0; i < TN / 2; ++i) d[i] = 0.0f;
@@ -204,11 +150,14 @@ struct Consumer {
     for (int i = 0; i < count; ++i) {
       barrier_wait(ring.weights_full + 8 * stage.index, stage.parity);
       barrier_wait(ring.tokens_full + 8 * stage.index, stage.parity);
+      if constexpr (kIsE4m3) {
+        if (i == 0) load_x_scales();
+      }
       const uint64_t a = operand(ring.weights + stage.index * kPieceBytes + group * 64 * 128);
       const uint64_t b = operand(ring.tokens + stage.index * Ring<TN>::kXBytes);
       product_fence();
 #pragma unroll
-      for (int j = 0; j < 4; ++j) Product<TN>::add(d, a + 2 * j, b + 2 * j);
+      for (int j = 0; j < 4; ++j) Multiply::add(d, a + 2 * j, b + 2 * j);
       product_commit();
       if constexpr (kOverlaps) {
         if (i > 0) {
@@ -230,7 +179,7 @@ struct Consumer {
 
   __device__ void store(int tile) const {
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) store_tokens(args, first_row(tile), j, column(j));
+    for (int j = 0; j < kColumns; ++j) finish(tile, j, column(j));
   }
 
   __device__ void write_part() const {
@@ -247,11 +196,11 @@ struct Consumer {
   }
 
   __device__ void add_parts(int tile) {
-    const int64_t total = static_cast<int64_t>(args.tiles) * args.pieces, blocks = gridDim.x;
+    const int64_t total = static_cast<int64_t>(args.cut.tiles) * args.cut.pieces, blocks = gridDim.x;
     const int others =
-        args.splits > 0
-            ? args.splits - 1
-            : static_cast<int>((static_cast<int64_t>(tile + 1) * args.pieces * blocks - 1) / total) -
+        args.cut.splits > 0
+            ? args.cut.splits - 1
+            : static_cast<int>((static_cast<int64_t>(tile + 1) * args.cut.pieces * blocks - 1) / total) -
                   static_cast<int>(blockIdx.x);
     uint32_t* ready = args.counts + tile * kGroups + group;
     if (thread == 0) {
@@ -275,7 +224,7 @@ struct Consumer {
   // Many tokens: every block of the tile leaves its part, then each adds up its share of the tokens.
   __device__ void share_sum(int tile) const {
     constexpr int kMost = (kColumns + kLeastSharing - 1) / kLeastSharing;
-    const int parts = args.splits, share = static_cast<int>(blockIdx.x) - tile * parts;
+    const int parts = args.cut.splits, share = static_cast<int>(blockIdx.x) - tile * parts;
     const int begin = (kColumns * share + parts - 1) / parts,
               end = (kColumns * (share + 1) + parts - 1) / parts;
     write_part();
@@ -302,15 +251,16 @@ struct Consumer {
     }
 #pragma unroll
     for (int g = 0; g < kMost; ++g) {
-      if (begin + g < end) store_tokens(args, first_row(tile), begin + g, sums[g]);
+      if (begin + g < end) finish(tile, begin + g, sums[g]);
     }
   }
 };
 
-template <int TN>
-__global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_constant__ Args args) {
+template <int TN, bool kIsE4m3>
+__global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_constant__ StreamArgs args) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t raw[];
+  __shared__ float x_scales[kGroups][TN];
   const Ring<TN> ring(raw, args.stages);
   const int warp = threadIdx.x / kWarp;
   if (threadIdx.x == 0) {
@@ -329,23 +279,37 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
   } else if (warp == kGroups * 4 + 1) {
     if (threadIdx.x % kWarp == 0) fetch_tokens<TN>(args, ring);
   } else {
-    Consumer<TN>(args, ring).run();
+    Consumer<TN, kIsE4m3>(args, ring, x_scales).run();
   }
 #endif
 }
 
-template <int TN>
-void launch(Args& args, int num_sms, cudaStream_t stream) {
+Cut cut_of(int64_t n, int64_t pieces, int32_t num_sms) {
+  Cut cut{static_cast<int32_t>(n / kStreamRows), static_cast<int32_t>(pieces), 0};
+  if (cut.tiles <= num_sms) {
+    cut.splits = std::max(1, std::min(num_sms / cut.tiles, cut.pieces / kLeastPieces));
+  }
+  return cut;
+}
+
+template <int TN, bool kIsE4m3>
+void launch_typed(StreamArgs& args, int num_sms, cudaStream_t stream) {
   constexpr int kStageBytes = kPieceBytes + TN * 128 + 24;
   constexpr int kStages =
       (kRingBytes - 1024) / kStageBytes < kMostStages ? (kRingBytes - 1024) / kStageBytes : kMostStages;
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(stream_kernel<TN>),
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(stream_kernel<TN, kIsE4m3>),
                            cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
   check(allowed, "shared memory of a streamed product");
   args.stages = kStages;
-  launch_in_chain("streamed product", stream_kernel<TN>, dim3(num_sms), dim3(kThreads), kRingBytes, stream,
-                  args);
+  launch_in_chain("streamed product", stream_kernel<TN, kIsE4m3>, dim3(num_sms), dim3(kThreads), kRingBytes,
+                  stream, args);
+}
+
+template <int TN>
+void launch(StreamArgs& args, int num_sms, cudaStream_t stream) {
+  args.w_scales != nullptr ? launch_typed<TN, true>(args, num_sms, stream)
+                           : launch_typed<TN, false>(args, num_sms, stream);
 }
 
 }  // namespace
@@ -358,21 +322,30 @@ int64_t stream_arrivals(int32_t num_sms) {
   return int64_t{num_sms} * kGroups;
 }
 
-void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const __nv_bfloat16* tiled, int64_t m,
-                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream) {
+void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
+                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream,
+                 const StreamNext& next) {
   if (m < 1 || m > kStreamMaxTokens) throw std::invalid_argument("a streamed product of too many tokens");
+  if ((x.scales == nullptr) != (w.scales == nullptr)) {
+    throw std::invalid_argument("a streamed product of two types");
+  }
   int size = 0;
   while (8 << size < m) ++size;
-  Args args{};
+  StreamArgs args{};
   args.x = x.maps[size];
-  args.w = reinterpret_cast<const uint8_t*>(tiled);
+  args.w = static_cast<const uint8_t*>(w.tiles);
   args.y = y;
   args.ldy = static_cast<int32_t>(output == StreamOutput::silu_mul ? n / 2 : n);
   args.output = output;
-  args.tiles = static_cast<int32_t>(n / kStreamRows);
-  args.pieces = static_cast<int32_t>(k / kStreamCols);
-  args.splits =
-      args.tiles > num_sms ? 0 : std::max(1, std::min(num_sms / args.tiles, args.pieces / kLeastPieces));
+  const int64_t columns = w.scales != nullptr ? kStreamBytes : kStreamBytes / 2;
+  args.columns = static_cast<int32_t>(columns);
+  args.cut = cut_of(n, k / columns, num_sms);
+  args.w_scales = w.scales;
+  args.x_scales = x.scales;
+  if (next.tiles != nullptr) {
+    args.next = static_cast<const uint8_t*>(next.tiles);
+    args.next_cut = cut_of(next.n, next.k / columns, num_sms);
+  }
   args.m = static_cast<int32_t>(m);
   args.partial = scratch.partial;
   args.counts = scratch.counts;

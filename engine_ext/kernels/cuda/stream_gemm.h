@@ -1,8 +1,9 @@
 // y = x w^T for few rows of x, as fast as the weights can be read (sm_90a). docs/engine.md says what it
 // reaches.
 //
-// Weights are tiled: pieces of 128 rows x 64 columns (16 KiB, 128-byte swizzle), the pieces of 128 rows one
-// after the other, so that a row of tiles is one linear stream without tensor maps.
+// Values are bf16, or e4m3 with a float scale for each row of w and of x: y = (codes of x) (codes of w)^T,
+// times both rows' scales. Weights are tiled: pieces of 128 rows x 128 bytes (16 KiB, 128-byte swizzle), the
+// pieces of 128 rows one after the other, so that a row of tiles is one linear stream without tensor maps.
 #pragma once
 
 #include <cuda.h>
@@ -13,8 +14,8 @@
 
 namespace ion::cuda {
 
-constexpr int32_t kStreamRows = 128;  // weight rows of a tile
-constexpr int32_t kStreamCols = 64;   // columns of a piece
+constexpr int32_t kStreamRows = 128;   // weight rows of a tile
+constexpr int32_t kStreamBytes = 128;  // of a row in a piece
 constexpr int32_t kStreamMaxTokens = 128;
 
 // What its output is.
@@ -24,19 +25,35 @@ enum class StreamOutput : uint8_t {
   silu_mul,  // y [m, n / 2] bf16 = silu(gate) * up; the weights were tiled as pairs
 };
 
-// Whether it can run here: sm_90 and whole tiles.
-bool is_stream_shape(int64_t n, int64_t k);
+// Whether it can run here: sm_90 and whole tiles; a row of w has row_bytes.
+bool is_stream_shape(int64_t n, int64_t row_bytes);
 
-// dst: the tiled copy of src [n, k] row-major. `pairs`: src is [gate; up], n / 2 rows each, and each sixteen
-// rows of the copy are eight of gate and the same eight of up.
-void tile_weights(__nv_bfloat16* dst, const __nv_bfloat16* src, int64_t n, int64_t k, bool pairs,
-                  cudaStream_t stream);
+// dst: the tiled copy of src [n] rows. `pairs`: src is [gate; up], n / 2 rows each, and each sixteen rows of
+// the copy are eight of gate and the same eight of up.
+void tile_weights(void* dst, const void* src, int64_t n, int64_t row_bytes, bool pairs, cudaStream_t stream);
+
+// dst [n]: the rows' scales in the order of the tiled rows.
+void tile_scales(float* dst, const float* src, int64_t n, bool pairs, cudaStream_t stream);
+
+struct StreamWeights {
+  const void* tiles;
+  const float* scales = nullptr;  // [n], tiled; null: bf16
+};
 
 // Views of activations [rows, k] as the copy engine reads them, one for each padded number of tokens.
 struct StreamInput {
-  CUtensorMap maps[5];  // 8, 16, 32, 64, 128 tokens
+  CUtensorMap maps[5];            // 8, 16, 32, 64, 128 tokens
+  const float* scales = nullptr;  // [rows], 128 of them readable; null: bf16
 };
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
+StreamInput stream_input(const uint8_t* codes, const float* scales, int64_t rows, int64_t k);
+
+// The weights [n, k] of a product further down the chain, of the same type: while memory would be idle, their
+// beginning is pulled into L2. null: nothing.
+struct StreamNext {
+  const void* tiles = nullptr;
+  int64_t n = 0, k = 0;
+};
 
 // Scratch of all calls on one stream. `counts` must be zero before the first call and are zero after each;
 // `arrivals` must be zero before each call that uses them, and each call of a step has its own part.
@@ -48,10 +65,11 @@ struct StreamScratch {
 int64_t stream_partial_bytes(int32_t num_sms);
 int64_t stream_arrivals(int32_t num_sms);
 
-// m <= 128 tokens. Weight pieces start to arrive before the predecessor has ended; see pdl.cuh. Partial sums
-// are added in a fixed order, cuts do not depend on m. All its blocks must be resident at once: nothing that
-// holds multiprocessors without bound may run beside it.
-void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const __nv_bfloat16* tiled, int64_t m,
-                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream);
+// m <= 128 tokens; x and w of one type. Weight pieces start to arrive before the predecessor has ended; see
+// pdl.cuh. Partial sums are added in a fixed order, cuts do not depend on m. All its blocks must be resident
+// at once: nothing that holds multiprocessors without bound may run beside it.
+void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
+                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream,
+                 const StreamNext& next = {});
 
 }  // namespace ion::cuda

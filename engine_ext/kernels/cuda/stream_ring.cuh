@@ -8,7 +8,7 @@
 
 namespace ion::cuda {
 
-constexpr int kPieceBytes = kStreamRows * 128;
+constexpr int kPieceBytes = kStreamRows * kStreamBytes;
 
 // A place in the ring and the parity of its round.
 struct Stage {

@@ -1,6 +1,7 @@
 // What streamed products read: weights copied into tiles, and activations as the copy engine sees them.
 #include <stdexcept>
 
+#include "box_view.h"
 #include "check.h"
 #include "stream_gemm.h"
 #include "stream_ring.cuh"
@@ -8,58 +9,65 @@
 namespace ion::cuda {
 namespace {
 
+// Where row `row` of the copy comes from.
+__device__ __forceinline__ int64_t source_row(int64_t row, int64_t n, bool pairs) {
+  if (!pairs) return row;
+  const int64_t slice = row / 16, in_slice = row % 16;
+  return in_slice < 8 ? slice * 8 + in_slice : n / 2 + slice * 8 + in_slice - 8;
+}
+
 // A thread moves sixteen bytes.
-__global__ void tile_kernel(uint4* dst, const uint4* src, int64_t n, int64_t k, bool pairs) {
-  const int64_t chunks = k / 8;  // of a row
+__global__ void tile_kernel(uint4* dst, const uint4* src, int64_t n, int64_t chunks, bool pairs) {
+  constexpr int64_t kChunks = kStreamBytes / 16;  // of a piece's row
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n * chunks;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    const int64_t row = i / chunks, column = i % chunks, slice = row / 16, in_slice = row % 16;
-    const int64_t from = !pairs         ? row
-                         : in_slice < 8 ? slice * 8 + in_slice
-                                        : n / 2 + slice * 8 + in_slice - 8;
-    const int64_t piece = row / kStreamRows * (k / kStreamCols) + column / 8;
-    dst[piece * (kPieceBytes / 16) + row % kStreamRows * 8 + ((column % 8) ^ (row & 7))] =
-        src[from * chunks + column];
+    const int64_t row = i / chunks, column = i % chunks;
+    const int64_t piece = row / kStreamRows * (chunks / kChunks) + column / kChunks;
+    dst[piece * (kPieceBytes / 16) + row % kStreamRows * kChunks + ((column % kChunks) ^ (row & 7))] =
+        src[source_row(row, n, pairs) * chunks + column];
   }
+}
+
+__global__ void tile_scales_kernel(float* dst, const float* src, int64_t n, bool pairs) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row < n) dst[row] = src[source_row(row, n, pairs)];
+}
+
+// Boxes of 8 to 128 rows.
+void make_maps(CUtensorMap (&maps)[5], const void* x, int64_t rows, int64_t k, int value_bytes) {
+  for (int i = 0; i < 5; ++i) maps[i] = box_view(x, rows, k, 8 << i, value_bytes);
 }
 
 }  // namespace
 
-bool is_stream_shape(int64_t n, int64_t k) {
+bool is_stream_shape(int64_t n, int64_t row_bytes) {
   int device = 0, major = 0;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
-  return major == 9 && n % kStreamRows == 0 && k % kStreamCols == 0 && n > 0 && k > 0;
+  return major == 9 && n % kStreamRows == 0 && row_bytes % kStreamBytes == 0 && n > 0 && row_bytes > 0;
 }
 
-void tile_weights(__nv_bfloat16* dst, const __nv_bfloat16* src, int64_t n, int64_t k, bool pairs,
-                  cudaStream_t stream) {
-  tile_kernel<<<2048, 256, 0, stream>>>(reinterpret_cast<uint4*>(dst), reinterpret_cast<const uint4*>(src), n,
-                                        k, pairs);
+void tile_weights(void* dst, const void* src, int64_t n, int64_t row_bytes, bool pairs, cudaStream_t stream) {
+  tile_kernel<<<2048, 256, 0, stream>>>(static_cast<uint4*>(dst), static_cast<const uint4*>(src), n,
+                                        row_bytes / 16, pairs);
   check_launch("tiling of weights");
 }
 
+void tile_scales(float* dst, const float* src, int64_t n, bool pairs, cudaStream_t stream) {
+  tile_scales_kernel<<<static_cast<unsigned>((n + 255) / 256), 256, 0, stream>>>(dst, src, n, pairs);
+  check_launch("tiling of scales");
+}
+
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status{};
-  check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status),
-        "tensor maps");
-  if (found == nullptr) throw std::runtime_error("the driver has no tensor maps");
   StreamInput out;
-  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(k) * 2};
-  const cuuint32_t steps[2] = {1, 1};
-  for (int i = 0; i < 5; ++i) {
-    const cuuint32_t box[2] = {kStreamCols, 8u << i};
-    const CUresult made = reinterpret_cast<Encode>(found)(
-        &out.maps[i], CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<__nv_bfloat16*>(x), extents, strides,
-        box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (made != CUDA_SUCCESS) throw std::runtime_error("tensor map: error " + std::to_string(made));
-  }
+  make_maps(out.maps, x, rows, k, 2);
+  return out;
+}
+
+StreamInput stream_input(const uint8_t* codes, const float* scales, int64_t rows, int64_t k) {
+  StreamInput out;
+  make_maps(out.maps, codes, rows, k, 1);
+  out.scales = scales;
   return out;
 }
 

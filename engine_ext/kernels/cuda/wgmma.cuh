@@ -157,4 +157,50 @@ ION_PRODUCT(64, 32, 32, 33)
 ION_PRODUCT(128, 64, 64, 65)
 #undef ION_PRODUCT
 
+// The same for attention. scores: d = a b^T where `adds` is 0, else d += a b^T. add_values: d [64 x N] +=
+// a [64 x 16] b [16 x N], `a` in registers and b's rows of N in shared memory (`values`).
+template <int N>
+struct AttentionProduct;
+#define ION_ATTENTION_PRODUCT(N, REGISTERS, A0, A1, A2, A3, B)                                               \
+  template <>                                                                                                \
+  struct AttentionProduct<N> {                                                                               \
+    static __device__ __forceinline__ void scores(float (&d)[REGISTERS], uint64_t a, uint64_t b, int adds) { \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #A2                                                  \
+                   ", 0;\n"                                                                                  \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS             \
+                   "}, %" #A0 ", %" #A1 ", p, 1, 1, 0, 0;\n}\n"                                              \
+                   : ION_D##REGISTERS(0)                                                                     \
+                   : "l"(a), "l"(b), "r"(adds));                                                             \
+    }                                                                                                        \
+    static __device__ __forceinline__ void add_values(float (&d)[REGISTERS], const uint32_t (&a)[4],         \
+                                                      uint64_t b) {                                          \
+      asm volatile(                                                                                          \
+          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                         \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS                      \
+          "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 1;\n}\n"                           \
+          : ION_D##REGISTERS(0)                                                                              \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
+    }                                                                                                        \
+  };
+ION_ATTENTION_PRODUCT(64, 32, 32, 33, 34, 35, 36)
+ION_ATTENTION_PRODUCT(128, 64, 64, 65, 66, 67, 68)
+#undef ION_ATTENTION_PRODUCT
+
+// An operand whose rows are the contracted index (values): pieces of 64 columns, `piece_bytes` apart, each
+// with rows of 128 bytes, 128-byte swizzle, groups of eight rows 1024 bytes apart.
+__device__ __forceinline__ uint64_t values_operand(uint32_t address, uint32_t piece_bytes) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (static_cast<uint64_t>(piece_bytes >> 4) << 16) |
+         (static_cast<uint64_t>(1024 >> 4) << 32) | (1ull << 62);
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 }  // namespace ion::cuda

@@ -57,24 +57,33 @@ int64_t variable(const char* name, int64_t fallback) {
 // Rows and bytes of a row; a vector's rows are its elements.
 std::pair<int64_t, int64_t> shape_of(const IonCudaConfig& c, int32_t weight) {
   const int64_t q = int64_t{c.num_heads} * c.head_dim, kv = int64_t{c.num_kv_heads} * c.head_dim;
+  const bool is_e4m3 = c.matrix_type == ION_CUDA_E4M3;
+  const int64_t value = is_e4m3 ? 1 : kBf16;
   switch (weight) {
     case ION_CUDA_EMBEDDING:
       return {c.vocab_size, kBf16 * c.hidden_size};
     case ION_CUDA_HEAD:
       return {c.is_head_tied ? 0 : c.vocab_size, kBf16 * c.hidden_size};
     case ION_CUDA_QKV:
-      return {q + 2 * kv, kBf16 * c.hidden_size};
+      return {q + 2 * kv, value * c.hidden_size};
     case ION_CUDA_QKV_BIAS:
       return {c.has_qkv_bias ? q + 2 * kv : 0, kFloat};
     case ION_CUDA_Q_NORM:
     case ION_CUDA_K_NORM:
       return {c.has_qk_norm ? c.head_dim : 0, kFloat};
     case ION_CUDA_O:
-      return {c.hidden_size, kBf16 * q};
+      return {c.hidden_size, value * q};
     case ION_CUDA_GATE_UP:
-      return {2 * int64_t{c.ffn_size}, kBf16 * c.hidden_size};
+      return {2 * int64_t{c.ffn_size}, value * c.hidden_size};
     case ION_CUDA_DOWN:
-      return {c.hidden_size, kBf16 * c.ffn_size};
+      return {c.hidden_size, value * c.ffn_size};
+    case ION_CUDA_QKV_SCALE:
+      return {is_e4m3 ? q + 2 * kv : 0, kFloat};
+    case ION_CUDA_GATE_UP_SCALE:
+      return {is_e4m3 ? 2 * int64_t{c.ffn_size} : 0, kFloat};
+    case ION_CUDA_O_SCALE:
+    case ION_CUDA_DOWN_SCALE:
+      return {is_e4m3 ? c.hidden_size : 0, kFloat};
     default:
       return {c.hidden_size, kFloat};
   }
@@ -143,7 +152,8 @@ int ion_cuda_device(int32_t, IonCudaDevice* out) {
     error = "no CUDA-capable device is detected";
     return -1;
   }
-  *out = IonCudaDevice{"Double GPU", 9, 0, 132, 13000, 13000, int64_t{8} << 30, 0, 0};
+  const auto compute = static_cast<int32_t>(variable("CUDA_DOUBLE_COMPUTE", 90));
+  *out = IonCudaDevice{"Double GPU", compute / 10, compute % 10, 132, 13000, 13000, int64_t{8} << 30, 0, 0};
   out->free_bytes = variable("CUDA_DOUBLE_FREE_BYTES", int64_t{4} << 30);
   return 0;
 }
@@ -162,7 +172,7 @@ IonCudaModel* ion_cuda_model_create(const IonCudaConfig* config, int32_t, const 
   for (int32_t weight : {ION_CUDA_EMBEDDING, ION_CUDA_HEAD, ION_CUDA_OUTPUT_NORM})
     add_weight(*config, weight, 0);
   for (int32_t layer = 0; layer < config->num_layers; ++layer) {
-    for (int32_t weight = ION_CUDA_ATTN_NORM; weight <= ION_CUDA_DOWN; ++weight)
+    for (int32_t weight = ION_CUDA_ATTN_NORM; weight <= ION_CUDA_DOWN_SCALE; ++weight)
       add_weight(*config, weight, layer);
   }
   ++log_.num_models;
@@ -176,7 +186,7 @@ void ion_cuda_model_destroy(IonCudaModel* model) {
 
 int64_t ion_cuda_model_bytes(const IonCudaConfig* c) {
   int64_t out = 0;
-  for (int32_t weight = ION_CUDA_EMBEDDING; weight <= ION_CUDA_DOWN; ++weight) {
+  for (int32_t weight = ION_CUDA_EMBEDDING; weight <= ION_CUDA_DOWN_SCALE; ++weight) {
     const auto [rows, row_bytes] = shape_of(*c, weight);
     out += rows * row_bytes * (weight < ION_CUDA_ATTN_NORM ? 1 : c->num_layers);
   }
@@ -293,7 +303,8 @@ int ion_cuda_copy_state(IonCudaRunner* runner, uint64_t ticket, int32_t wait) {
   return wait || !runner->asked.insert(ticket).second ? 1 : 0;
 }
 
-int ion_cuda_logits(IonCudaModel* model, const int32_t* ids, int32_t num_ids, int32_t chunk, float* logits) {
+int ion_cuda_logits(IonCudaModel* model, const int32_t* ids, int32_t num_ids, int32_t chunk, int32_t,
+                    float* logits) {
   if (fails("logits")) return -1;
   const int32_t vocab = model->config.vocab_size;
   for (int32_t i = 0; i < num_ids; ++i) {

@@ -1,0 +1,52 @@
+// The layers of a pass over matrices of e4m3: every product's input is quantised by row, in the operation
+// that makes it where there is one. Attention, the residual stream and the head are as in bf16.
+#include "cuda/decoder.h"
+
+namespace ion::cuda {
+
+// embedded rows in x_ -> x_, and the last branch's output in normed_
+void Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size,
+                q_size = config.q_size();
+  const bool is_streamed = streaming_.partial != nullptr && rows <= kStreamMaxTokens;
+  const TiledLayer none;
+  int64_t index = 0;  // of a product in the pass
+  const auto product = [&](bf16* y, const StreamInput& x, const Matrix& w, const Matrix& tiled, int64_t n,
+                           int64_t k, const StreamNext& next = {}) {
+    if (!is_streamed) return multiply_quantised(y, w, rows, n, k, stream);
+    this->stream(y, StreamOutput::bf16, x, tiled, rows, n, k, index++, stream, next);
+    return ProductScales{};
+  };
+  rms_norm_quantised(quantised_, x_, model_.layer(0).attn_norm, rows, hidden, config.rms_eps, stream);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const Layer& layer = model_.layer(i);
+    const TiledLayer& tiled = is_streamed ? model_.tiled_layer(i) : none;
+    apply_scales(qkv_, product(qkv_, normed_view_, layer.qkv, tiled.qkv, config.qkv_size(), hidden), rows,
+                 config.qkv_size(), stream);
+    attend(i, batch, stream);
+    quantise_rows(quantised_, mixed_, rows, q_size, stream);
+    // Attention reads little: meanwhile memory has time for the largest matrix.
+    const StreamNext next{tiled.gate_up.values, 2 * ffn, hidden};
+    ProductScales scales = product(normed_, mixed_view_, layer.o, tiled.o, hidden, q_size, next);
+    add_rms_norm_quantised(quantised_, x_, normed_, scales, layer.ffn_norm, rows, hidden, config.rms_eps,
+                           stream);
+    if (is_streamed) {
+      this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden,
+                   index++, stream);
+      quantise_rows(quantised_, gated_, rows, ffn, stream);
+    } else {
+      scales = multiply_quantised(gate_up_, layer.gate_up, rows, 2 * ffn, hidden, stream);
+      silu_mul_quantised(quantised_, gate_up_, scales, rows, ffn, stream);
+    }
+    scales = product(normed_, gated_view_, layer.down, tiled.down, hidden, ffn);
+    if (i + 1 == config.num_layers) {
+      apply_scales(normed_, scales, rows, hidden, stream);
+    } else {
+      add_rms_norm_quantised(quantised_, x_, normed_, scales, model_.layer(i + 1).attn_norm, rows, hidden,
+                             config.rms_eps, stream);
+    }
+  }
+}
+
+}  // namespace ion::cuda

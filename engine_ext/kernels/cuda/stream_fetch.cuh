@@ -1,0 +1,128 @@
+// A block's share of a streamed product, and the two warps that fetch its weights and activations.
+#pragma once
+
+#include "pdl.cuh"
+#include "stream_gemm.h"
+#include "stream_ring.cuh"
+
+namespace ion::cuda {
+
+constexpr int kGroups = 2;                     // consumer warpgroups
+[[maybe_unused]] constexpr int kInFlight = 3;  // pieces
+[[maybe_unused]] constexpr int kAhead = 8;     // pieces pulled into L2 beyond the ring
+[[maybe_unused]] constexpr int kPulled = 12;   // pieces of a later product, a block (of 8 to 24 all the same)
+[[maybe_unused]] constexpr int kPace = 1000;   // clocks between two of those: about the memory's own pace
+
+// How a matrix is shared out. splits > 0: parts of each tile, one a block; 0: stream-K.
+struct Cut {
+  int32_t tiles, pieces, splits;  // pieces of a tile
+};
+
+struct StreamArgs {
+  CUtensorMap x;
+  const uint8_t* w;
+  void* y;
+  int32_t ldy;
+  StreamOutput output;
+  Cut cut, next_cut;
+  const uint8_t* next;               // weights of the product behind this one, or null
+  int32_t m, stages, columns;        // columns of a piece
+  const float *w_scales, *x_scales;  // of e4m3
+  float4* partial;                   // [block][group][TN / 8][128]
+  uint32_t* counts;                  // [tile][group] parts ready
+  uint32_t* arrivals;                // the same where the adding up is shared
+};
+
+// The pieces of a block: [k, k + left) of the line of all tiles' pieces, from `tile` on.
+struct Range {
+  int tile, k, left;
+
+  __device__ explicit Range(const Cut& cut) {
+    if (cut.splits > 0) {
+      tile = blockIdx.x / cut.splits;
+      const int part = blockIdx.x - tile * cut.splits;
+      k = cut.pieces * part / cut.splits;
+      left = tile < cut.tiles ? cut.pieces * (part + 1) / cut.splits - k : 0;
+    } else {
+      const int64_t total = static_cast<int64_t>(cut.tiles) * cut.pieces;
+      const auto begin = static_cast<int>(blockIdx.x * total / gridDim.x);
+      const auto end = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
+      tile = begin / cut.pieces;
+      k = begin - tile * cut.pieces;
+      left = end - begin;
+    }
+  }
+};
+
+// All of the block's weights are asked for: until they are used up memory would be idle.
+template <int TN>
+__device__ void prefetch_next(const StreamArgs& args, const Ring<TN>& ring, const Stage& last) {
+  barrier_wait(ring.weights_full + 8 * last.index, last.parity ^ 1);
+  const Range range(args.next_cut);
+  const uint8_t* from =
+      args.next + (static_cast<int64_t>(range.tile) * args.next_cut.pieces + range.k) * kPieceBytes;
+  for (int i = 0; i < min(kPulled, range.left); ++i) {
+    const int64_t asked_at = clock64();
+    prefetch_bytes(from + static_cast<int64_t>(i) * kPieceBytes, kPieceBytes);
+    while (clock64() - asked_at < kPace) {
+      if (barrier_test(ring.empty + 8 * last.index, last.parity ^ 1)) return;
+    }
+  }
+}
+
+template <int TN>
+__device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
+  const uint64_t policy = evict_first();
+  const Range range(args.cut);
+  const uint8_t* from = args.w + (static_cast<int64_t>(range.tile) * args.cut.pieces + range.k) * kPieceBytes;
+  Stage stage(1), last(1), oldest(0);  // oldest: the first piece that may still be on its way
+  int flying = 0, ahead = 0;           // ahead: pieces behind this one that L2 was asked for
+  int64_t asked_at = 0;
+  const auto see_landed = [&] {
+    --flying;
+    oldest.next(ring.stages);
+  };
+  for (int i = 0; i < range.left; ++i) {
+    while (!barrier_test(ring.empty + 8 * stage.index, stage.parity)) {
+      while (flying > 0 && barrier_test(ring.weights_full + 8 * oldest.index, oldest.parity)) see_landed();
+      const bool is_idle = flying == 0 && ahead < kAhead && i + ahead < range.left;
+      if (is_idle && clock64() - asked_at > kPace) {
+        prefetch_bytes(from + static_cast<int64_t>(i + ahead) * kPieceBytes, kPieceBytes);
+        ++ahead;
+        asked_at = clock64();
+      }
+    }
+    while (flying >= kInFlight) {
+      barrier_wait(ring.weights_full + 8 * oldest.index, oldest.parity);
+      see_landed();
+    }
+    const uint32_t full = ring.weights_full + 8 * stage.index;
+    barrier_expect(full, kPieceBytes);
+    copy_bytes(ring.weights + stage.index * kPieceBytes, from + static_cast<int64_t>(i) * kPieceBytes,
+               kPieceBytes, full, policy);
+    ++flying;
+    if (ahead > 0) --ahead;
+    last = stage;
+    stage.next(ring.stages);
+  }
+  if (args.next != nullptr && range.left > 0) prefetch_next(args, ring, last);
+}
+
+template <int TN>
+__device__ void fetch_tokens(const StreamArgs& args, const Ring<TN>& ring) {
+  const uint64_t policy = evict_last();
+  wait_for_predecessor();
+  fence_async_proxy();
+  const Range range(args.cut);
+  Stage stage(1);
+  for (int i = 0, k = range.k; i < range.left; ++i) {
+    barrier_wait(ring.empty + 8 * stage.index, stage.parity);
+    const uint32_t full = ring.tokens_full + 8 * stage.index;
+    barrier_expect(full, Ring<TN>::kXBytes);
+    copy_box(ring.tokens + stage.index * Ring<TN>::kXBytes, &args.x, k * args.columns, 0, full, policy);
+    if (++k == args.cut.pieces) k = 0;
+    stage.next(ring.stages);
+  }
+}
+
+}  // namespace ion::cuda
