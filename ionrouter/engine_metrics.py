@@ -52,11 +52,22 @@ class EngineCollector(Collector):
         ("prefill_rate", "Measured prompt tokens per second.", lambda load: load.prefill_rate or 0.0),
         ("decode_rate", "Measured tokens per second and sequence.", lambda load: load.decode_rate or 0.0),
         ("last_step_seconds", "Compute time of the last step.", stat("last_step_s")),
+        ("last_prefill_chunk", "Prompt tokens in the last step.", stat("last_prefill_chunk")),
+        (
+            "last_predicted_seconds",
+            "What the last step was expected to take, if it decoded and prefilled; else 0.",
+            stat("last_predicted_s"),
+        ),
     )
     # Since the model was loaded.
     COUNTERS: tuple[tuple[str, str, Read], ...] = (
         ("steps", "Steps computed.", stat("steps")),
         ("step_seconds", "Compute time of all steps.", stat("step_seconds")),
+        ("mixed_steps", "Steps that decoded and prefilled.", stat("mixed_steps")),
+        ("mixed_step_seconds", "Compute time of those.", stat("mixed_step_seconds")),
+        ("mixed_predicted_seconds", "What those were expected to take.", stat("mixed_predicted_seconds")),
+        ("steps_delayed", "Steps that the host held up by more than 1 ms.", stat("steps_delayed")),
+        ("step_delay_seconds", "How long the host held up steps.", stat("step_delay_seconds")),
         ("prefilled_tokens", "Prompt tokens computed, after preemptions again.", stat("tokens_prefilled")),
         ("generated_tokens", "Tokens generated.", stat("tokens_generated")),
         ("prefix_hit_tokens", "Prompt tokens found in a cache, of either tier.", stat("prefix_hit_tokens")),

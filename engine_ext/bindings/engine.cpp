@@ -62,6 +62,7 @@ Options read_options(const py::dict& given, int32_t token_budget) {
   take(left, "max_running", out.engine.max_running);
   take(left, "context_length", out.engine.context_length);
   take(left, "pipeline_depth", out.engine.pipeline_depth);
+  take(left, "max_mixed_step_ratio", out.engine.max_mixed_step_ratio);
   take(left, "prefix_cache", out.engine.prefix_cache);
   take(left, "cache_identity", out.engine.cache_identity);
   take(left, "check_integrity", out.engine.check_integrity);
@@ -245,6 +246,16 @@ py::dict stats(const Engine& self) {
   out["prefix_hit_tokens"] = stats.prefix_hit_tokens;
   out["last_step_s"] = stats.last_step_s;
   out["step_seconds"] = stats.step_seconds;
+  out["mixed_steps"] = stats.mixed_steps;
+  out["mixed_step_seconds"] = stats.mixed_step_seconds;
+  out["mixed_predicted_seconds"] = stats.mixed_predicted_seconds;
+  out["last_decode_rows"] = stats.last_decode_rows;
+  out["last_prefill_chunk"] = stats.last_prefill_chunk;
+  out["last_predicted_s"] = stats.last_predicted_s;
+  out["last_decode_only_s"] = stats.last_decode_only_s;
+  out["last_step_delay_s"] = stats.last_step_delay_s;
+  out["step_delay_seconds"] = stats.step_delay_seconds;
+  out["steps_delayed"] = stats.steps_delayed;
   out["prefill_rate"] = stats.prefill_rate;
   out["decode_rate"] = stats.decode_rate;
   out["unresponsive_s"] = stats.unresponsive_s;

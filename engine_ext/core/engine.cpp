@@ -51,6 +51,10 @@ EngineOptions effective(EngineOptions options, const Caps& caps) {
     throw std::invalid_argument("pipeline_depth: " + std::to_string(options.pipeline_depth) +
                                 " is outside [0, 3]");
   }
+  if (options.max_mixed_step_ratio != 0.0 && !(options.max_mixed_step_ratio >= 1.0)) {
+    throw std::invalid_argument("max_mixed_step_ratio: " + std::to_string(options.max_mixed_step_ratio) +
+                                " is neither 0 (no bound) nor at least 1");
+  }
   options.token_budget = least(options.token_budget, caps.max_tokens_per_step);
   // A decode row for every running sequence fits the budget, so none starves and prefill always gets a token.
   options.max_running = std::min(least(options.max_running, caps.max_slots), options.token_budget);
@@ -97,7 +101,7 @@ struct Engine::Impl {
         caps(runner->caps()),
         options(effective(std::move(options_), caps)),
         stop_ids(std::move(stop_ids_)),
-        loop(*runner, std::move(token_bytes), options),
+        loop(*runner, std::move(token_bytes), options, seconds_now),
         published(loop.stats()) {}
 
   SequencePtr make_sequence(SubmitParams& params, uint64_t id) const;

@@ -15,13 +15,15 @@
 namespace ion {
 
 struct EngineOptions {
-  int32_t token_budget = 512;    // tokens a step, at most what the runner takes
-  int32_t max_running = 64;      // sequences a step, at most the runner's slots
-  int32_t context_length = 0;    // prompt + generated; 0: the runner's; never above the KV pool
-  int32_t pipeline_depth = 1;    // steps in flight while the next is scheduled: 0..3; the output is the same
-  bool prefix_cache = true;      // reuse KV blocks of equal prefixes
-  std::string cache_identity;    // model revision, dtype, numerics: part of every cached block's key
-  bool check_integrity = false;  // verify block accounts after every commit (tests)
+  int32_t token_budget = 512;  // tokens a step, at most what the runner takes
+  int32_t max_running = 64;    // sequences a step, at most the runner's slots
+  int32_t context_length = 0;  // prompt + generated; 0: the runner's; never above the KV pool
+  int32_t pipeline_depth = 1;  // steps in flight while the next is scheduled: 0..3; the output is the same
+  double max_mixed_step_ratio = 1.8;  // prefill beside decode rows makes a step so many times as long at most
+                                      // (learned from the steps); 0: as much as the budget takes
+  bool prefix_cache = true;           // reuse KV blocks of equal prefixes
+  std::string cache_identity;         // model revision, dtype, numerics: part of every cached block's key
+  bool check_integrity = false;       // verify block accounts after every commit (tests)
 };
 
 struct SubmitParams {
@@ -63,10 +65,22 @@ struct Stats {
   int64_t errors = 0;           // sequences ended by an error
   int64_t non_finite_rows = 0;  // of these, by NaN or infinite logits
   int64_t prefix_hit_tokens = 0;
-  double last_step_s = 0.0;     // compute time of the last step
-  double step_seconds = 0.0;    // of all steps
-  double prefill_rate = 0.0;    // tokens/s, over steps that prefill; 0: unknown
-  double decode_rate = 0.0;     // tokens/s of all sequences together, over steps that decode; 0: unknown
+  double last_step_s = 0.0;   // compute time of the last step
+  double step_seconds = 0.0;  // of all steps
+  // Steps with decode rows and prefill tokens.
+  int64_t mixed_steps = 0;
+  double mixed_step_seconds = 0.0;
+  double mixed_predicted_seconds = 0.0;  // what was expected of them; of the first ones nothing
+  int64_t last_decode_rows = 0;          // of the last step
+  int64_t last_prefill_chunk = 0;        // its prefill tokens
+  double last_predicted_s = 0.0;         // what was expected of it, if it was mixed; 0: nothing
+  double last_decode_only_s = 0.0;       // and of its decode rows alone
+  // How much later than its computing explains a step's result came: the loop's work that no step hid.
+  double last_step_delay_s = 0.0;
+  double step_delay_seconds = 0.0;  // of all steps
+  int64_t steps_delayed = 0;        // by more than 1 ms
+  double prefill_rate = 0.0;        // tokens/s, over steps that prefill; 0: unknown
+  double decode_rate = 0.0;         // tokens/s of all sequences together, over steps that decode; 0: unknown
   double unresponsive_s = 0.0;  // seconds since the last sign of progress while there is work; 0 when idle
   bool is_broken = false;       // a fault of its own ended it: it takes no more work
 };

@@ -22,12 +22,16 @@ std::string describe_fault() {
 
 }  // namespace
 
-Loop::Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOptions& options)
+Loop::Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOptions& options,
+           std::function<double()> clock)
     : runner_(runner),
       options_(options),
-      scheduler_(runner.caps(), {options.token_budget, options.max_running, options.prefix_cache},
-                 options.cache_identity, &runner),
-      committer_(scheduler_, std::move(token_bytes), runner.caps().vocab_size) {}
+      scheduler_(
+          runner.caps(),
+          {options.token_budget, options.max_running, options.prefix_cache, options.max_mixed_step_ratio},
+          options.cache_identity, &runner),
+      committer_(scheduler_, std::move(token_bytes), runner.caps().vocab_size),
+      clock_(std::move(clock)) {}
 
 void Loop::start(SequencePtr sequence, int32_t priority) {
   live_.emplace(sequence->id, sequence);
@@ -148,7 +152,7 @@ void Loop::commit_oldest() {
   StepResult result = take_result(in_flight_.front());
   const InFlight oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
-  ++num_steps_;
+  ++measured_.steps;
   measure(oldest.scheduled, result);
   // Commit first: it may end sequences, whose slots and blocks this step was the last to name.
   committer_.commit(oldest.scheduled, result);
@@ -160,12 +164,34 @@ void Loop::commit_oldest() {
 }
 
 void Loop::measure(const ScheduledStep& scheduled, const StepResult& result) {
+  measure_delay(result.seconds);
   if (!result.error.empty()) return;
-  last_step_s_ = result.seconds;
-  step_seconds_ += result.seconds;
-  num_prefilled_ += scheduled.num_prefill_tokens;
-  if (scheduled.num_prefill_tokens > 0) prefill_rate_.add(scheduled.num_prefill_tokens, result.seconds);
-  if (scheduled.num_decode_rows > 0) decode_rate_.add(scheduled.num_decode_rows, result.seconds);
+  const StepLoad& load = scheduled.load;
+  scheduler_.learn(load, result.seconds);
+  measured_.last_step_s = result.seconds;
+  measured_.step_seconds += result.seconds;
+  measured_.tokens_prefilled += load.prefill_tokens;
+  measured_.last_decode_rows = load.decode_rows;
+  measured_.last_prefill_chunk = load.prefill_tokens;
+  measured_.last_predicted_s = scheduled.predicted_s;
+  measured_.last_decode_only_s = scheduled.alone_s;
+  if (load.prefill_tokens > 0) prefill_rate_.add(load.prefill_tokens, result.seconds);
+  if (load.decode_rows > 0) decode_rate_.add(load.decode_rows, result.seconds);
+  if (!load.is_mixed()) return;
+  ++measured_.mixed_steps;
+  measured_.mixed_step_seconds += result.seconds;
+  measured_.mixed_predicted_seconds += scheduled.predicted_s;
+}
+
+// Of steps that were with the runner when the one before came back: from there on only computing should pass.
+void Loop::measure_delay(double seconds) {
+  constexpr double kNotable = 1e-3;
+  if (!clock_) return;
+  const double now = clock_();
+  measured_.last_step_delay_s = polled_at_ < 0.0 ? 0.0 : std::max(now - polled_at_ - seconds, 0.0);
+  measured_.step_delay_seconds += measured_.last_step_delay_s;
+  measured_.steps_delayed += measured_.last_step_delay_s > kNotable ? 1 : 0;
+  polled_at_ = in_flight_.empty() ? -1.0 : now;
 }
 
 void Loop::shut_down() {
@@ -195,7 +221,7 @@ std::vector<MaskRequest> Loop::take_mask_requests() {
 Stats Loop::stats() const {
   const CommitCounters& counters = committer_.counters();
   const BlockManager& blocks = scheduler_.blocks();
-  Stats stats;
+  Stats stats = measured_;
   stats.waiting = scheduler_.num_waiting();
   stats.running = scheduler_.num_running();
   stats.waiting_tokens = scheduler_.num_waiting_tokens();
@@ -212,9 +238,7 @@ Stats Loop::stats() const {
     stats.tier_hit_tokens = scheduler_.num_tier_hit_tokens();
   }
   stats.block_bytes = runner_.caps().block_bytes;
-  stats.steps = num_steps_;
   stats.tokens_generated = counters.tokens_generated;
-  stats.tokens_prefilled = num_prefilled_;
   stats.prefill_splits = scheduler_.num_prefill_splits();
   stats.preemptions = scheduler_.num_preemptions();
   stats.finished = counters.finished;
@@ -222,8 +246,6 @@ Stats Loop::stats() const {
   stats.errors = counters.errors;
   stats.non_finite_rows = counters.non_finite_rows;
   stats.prefix_hit_tokens = scheduler_.num_prefix_hit_tokens();
-  stats.last_step_s = last_step_s_;
-  stats.step_seconds = step_seconds_;
   stats.prefill_rate = prefill_rate_.per_second();
   stats.decode_rate = decode_rate_.per_second();
   return stats;

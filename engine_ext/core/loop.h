@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -20,8 +21,10 @@ namespace ion {
 
 class Loop {
  public:
-  // `options` are checked and effective (no zeros that mean "the default").
-  Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOptions& options);
+  // `options` are checked and effective (no zeros that mean "the default"). `clock` gives seconds and serves
+  // statistics alone; without it delays of steps are not known.
+  Loop(Runner& runner, std::vector<std::string> token_bytes, const EngineOptions& options,
+       std::function<double()> clock = {});
 
   void start(SequencePtr sequence, int32_t priority);
   void abort(uint64_t sequence);
@@ -55,6 +58,7 @@ class Loop {
   void commit_oldest();
   StepResult take_result(const InFlight& oldest);
   void measure(const ScheduledStep& scheduled, const StepResult& result);
+  void measure_delay(double seconds);
 
   Runner& runner_;
   const EngineOptions options_;
@@ -62,10 +66,9 @@ class Loop {
   Committer committer_;
   std::unordered_map<uint64_t, SequencePtr> live_;  // waiting and running
   std::deque<InFlight> in_flight_;
-  int64_t num_steps_ = 0;
-  int64_t num_prefilled_ = 0;
-  double last_step_s_ = 0.0;
-  double step_seconds_ = 0.0;
+  Stats measured_;  // what steps did and took; the rest stays zero
+  const std::function<double()> clock_;
+  double polled_at_ = -1.0;  // when the last step's result came while the next was with the runner; else -1
   DecayedRate prefill_rate_;
   DecayedRate decode_rate_;
 };

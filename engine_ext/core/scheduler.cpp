@@ -17,7 +17,10 @@ void cut(std::vector<int32_t>& blocks, int32_t most) {
 }  // namespace
 
 Scheduler::Scheduler(const Caps& caps, SchedulerOptions options, std::string cache_identity, Runner* tier)
-    : caps_(caps), options_(options), blocks_(caps.num_blocks, caps.block_size, cache_identity) {
+    : caps_(caps),
+      options_(options),
+      blocks_(caps.num_blocks, caps.block_size, cache_identity),
+      cost_({.ratio = options.max_mixed_step_ratio, .least = caps.block_size}) {
   // Without a prefix cache nothing would ever be found in it.
   if (tier != nullptr && caps.num_host_blocks > 0 && options.prefix_cache) {
     tier_.emplace(*tier, blocks_, std::move(cache_identity));
@@ -40,9 +43,11 @@ ScheduledStep Scheduler::schedule() {
   num_promised_ = 0;
   poll_copies(false);
   add_decode_rows(out);
+  bound_prefill(out);
   add_prefill_rows(out);
   admit(out);
   if (out.step.rows.empty()) return out;
+  if (out.load.is_mixed()) out.predicted_s = cost_.predict(out.load);
   out.epoch = out.step.epoch = ++epoch_;
   // Leaves wait for a step with rows. Their slots may be free by then, even taken by a join of this very
   // step: the runner applies leaves before joins.
@@ -58,11 +63,36 @@ void Scheduler::add_decode_rows(ScheduledStep& out) {
   for (auto it = running_.begin(); it != running_.end();) {
     const SequencePtr sequence = *it;
     if (!sequence->is_prefilling() && sequence->can_sample_more() && try_grow(sequence, out)) {
+      ++out.load.decode_rows;
+      out.load.decode_context += sequence->num_scheduled + 1;
       add_row(sequence, 1, out);
-      ++out.num_decode_rows;
     }
     it = running_.upper_bound(sequence);
   }
+}
+
+// Lowers the budget to what the decode rows can bear. Where a newcomer will begin is not known yet.
+void Scheduler::bound_prefill(ScheduledStep& out) {
+  const auto is_prefilling = [](const SequencePtr& s) {
+    return s->is_prefilling() && (!s->fetch || s->fetch->is_over);
+  };
+  const auto first = std::ranges::find_if(running_, is_prefilling);
+  const auto num_prefilling = static_cast<int32_t>(std::count_if(first, running_.end(), is_prefilling));
+  int32_t num_behind = num_prefilling;
+  if (!is_out_of_blocks_) {
+    const auto num_free_slots = static_cast<int32_t>(free_slots_.size());
+    num_behind += std::min({num_waiting(), options_.max_running - num_running(), num_free_slots});
+  }
+  const int32_t num_decoding = out.load.decode_rows;
+  if (num_decoding == 0 || num_behind == 0 || num_behind > std::max(kBurst, num_decoding / 4)) return;
+  int64_t context = 0;
+  if (first != running_.end()) {
+    const auto& fetch = (*first)->fetch;
+    context = (*first)->num_scheduled + (fetch ? fetch->num_whole * caps_.block_size : 0);
+  }
+  const StepCost::Choice choice = cost_.choose(out.load, context, budget_);
+  budget_ = choice.tokens;
+  out.alone_s = choice.alone_s;
 }
 
 // The first in order takes all of the budget it can use. Sharing it would give every prompt its first token
@@ -70,21 +100,23 @@ void Scheduler::add_decode_rows(ScheduledStep& out) {
 void Scheduler::add_prefill_rows(ScheduledStep& out) {
   for (const SequencePtr& sequence : running_) {
     if (budget_ == 0) return;
-    if (!sequence->is_prefilling() || !try_begin(*sequence, out)) continue;
-    const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
-    out.num_prefill_tokens += count;
-    add_row(sequence, count, out);
+    if (sequence->is_prefilling() && try_begin(*sequence, out)) add_prefill_row(sequence, out);
   }
+}
+
+void Scheduler::add_prefill_row(const SequencePtr& sequence, ScheduledStep& out) {
+  const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
+  out.load.prefill_tokens += count;
+  out.load.prefill_context += int64_t{count} * (sequence->num_scheduled + count / 2);
+  add_row(sequence, count, out);
 }
 
 void Scheduler::admit(ScheduledStep& out) {
   while (budget_ > 0 && !waiting_.empty() && num_running() < options_.max_running && !free_slots_.empty()) {
     const SequencePtr sequence = *waiting_.begin();
-    if (!try_admit(sequence, out)) return;
-    if (sequence->fetch) continue;
-    const int32_t count = std::min(budget_, sequence->num_prefill - sequence->num_scheduled);
-    out.num_prefill_tokens += count;
-    add_row(sequence, count, out);
+    is_out_of_blocks_ = !try_admit(sequence, out);
+    if (is_out_of_blocks_) return;
+    if (!sequence->fetch) add_prefill_row(sequence, out);
   }
 }
 

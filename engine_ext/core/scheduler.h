@@ -1,5 +1,5 @@
 // Decides what the next step computes: who runs, how much of whom, in which blocks. See docs/engine.md.
-// Knows no logits, no text, no threads and no clock; time is counted in steps.
+// Knows no logits, no text, no threads and no clock; it is told how long steps took.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "core/kv_tier.h"
 #include "core/runner.h"
 #include "core/sequence.h"
+#include "core/step_cost.h"
 
 namespace ion {
 
@@ -19,6 +20,7 @@ struct SchedulerOptions {
   int32_t token_budget = 512;
   int32_t max_running = 64;
   bool prefix_cache = true;
+  double max_mixed_step_ratio = 0.0;  // see EngineOptions; 0: no bound
 };
 
 // A step with what commit has to know about it. rows and owners run in parallel.
@@ -27,8 +29,9 @@ struct ScheduledStep {
   uint64_t epoch = 0;
   std::vector<Row> rows;  // epoch and rows are copies: the runner takes the step itself
   std::vector<SequencePtr> owners;
-  int32_t num_prefill_tokens = 0;
-  int32_t num_decode_rows = 0;
+  StepLoad load;
+  double alone_s = 0.0;      // expected of its decode rows alone; 0: unknown
+  double predicted_s = 0.0;  // of a mixed step; 0: unknown
   bool is_empty() const { return rows.empty(); }
 };
 
@@ -38,6 +41,10 @@ struct ScheduledStep {
 //   kHeadStart. A priority is a head start, so everybody's turn comes: later arrivals have ever larger ranks.
 // - A step holds a row for each decoding sequence first, then prefill chunks, then joins, up to the token
 //   budget. max_running never exceeds the budget, so decode rows fit and leave a token to each prefill.
+// - Beside decode rows a step holds no more prefill than keeps it within max_mixed_step_ratio times the time
+//   of the decode rows alone, as StepCost has learned, and at least a block; now and then none, for one step,
+//   to measure those. The bound protects many from few: it is off while more than kBurst sequences, and more
+//   than a quarter as many as decode, could be computing their prompts.
 // - Admission is strictly in order; the first in line waits for the blocks of all its ids plus one spare
 //   block for each running sequence, so that it is not preempted at once. With nobody running it needs no
 //   spare, and one sequence always fits the pool: admission cannot deadlock.
@@ -58,6 +65,7 @@ class Scheduler {
  public:
   static constexpr int64_t kHeadStart = 256;  // steps per point of priority, a few seconds of a busy engine
   static constexpr int32_t kMaxPriority = 1000;
+  static constexpr int32_t kBurst = 8;
   static constexpr int32_t kMinTwinTokens = 64;  // a shared prefix worth a wait of one or two steps
 
   // `tier` is the runner whose second tier is used, null for none; it outlives the scheduler.
@@ -70,6 +78,8 @@ class Scheduler {
   void remove(const SequencePtr& sequence);
   // Every step up to `epoch` is done: what only they named is free.
   void complete(uint64_t epoch);
+  // Such a step took so long.
+  void learn(const StepLoad& load, double seconds) { cost_.learn(load, seconds); }
   // Enters the sequence's full blocks into the prefix tree, positions [0, num_computed), and starts copying
   // them into the second tier.
   void seal(Sequence& sequence);
@@ -98,7 +108,9 @@ class Scheduler {
   };
 
   void add_decode_rows(ScheduledStep& out);
+  void bound_prefill(ScheduledStep& out);
   void add_prefill_rows(ScheduledStep& out);
+  void add_prefill_row(const SequencePtr& sequence, ScheduledStep& out);
   void admit(ScheduledStep& out);
   bool try_admit(const SequencePtr& sequence, ScheduledStep& out);
   void place(Sequence& sequence, std::vector<BlockId> matched, int32_t num_new);
@@ -117,6 +129,7 @@ class Scheduler {
   const SchedulerOptions options_;
   BlockManager blocks_;
   std::optional<KvTier> tier_;
+  StepCost cost_;
   std::set<SequencePtr, ByRank> waiting_;
   std::set<SequencePtr, ByRank> running_;
   std::vector<SeqSlot> free_slots_;  // a stack
@@ -124,8 +137,9 @@ class Scheduler {
   std::deque<Deferred> deferred_;
   uint64_t epoch_ = 0;  // of the newest step given out
   uint64_t completed_ = 0;
-  int32_t budget_ = 0;        // tokens left in the step being built
-  int32_t num_promised_ = 0;  // blocks soon free that rows skipped in this step wait for
+  int32_t budget_ = 0;             // tokens left in the step being built
+  bool is_out_of_blocks_ = false;  // the first in line could not be admitted when it was last tried
+  int32_t num_promised_ = 0;       // blocks soon free that rows skipped in this step wait for
   int64_t num_preemptions_ = 0;
   int64_t num_prefix_hit_tokens_ = 0;
   int64_t num_tier_hit_tokens_ = 0;

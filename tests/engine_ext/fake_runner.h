@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -80,8 +81,17 @@ struct Faults {
   bool any() const { return fail_step + refuse_submit + lose_result + delay_result > 0; }
 };
 
+// What a step is to a clock: rows that decode, tokens of prompts, and the positions that each kind attends
+// to.
+struct Work {
+  int32_t decode_rows = 0, prefill_tokens = 0;
+  int64_t decode_context = 0, prefill_context = 0;
+};
+
 class Runner : public ion::Runner {
  public:
+  using Duration = std::function<double(const Work&)>;  // seconds of a step
+
   Runner(ion::Caps caps, Model model, uint64_t seed, Faults faults = {}, int max_delay_us = 0)
       : caps_(caps),
         model_(model),
@@ -189,6 +199,16 @@ class Runner : public ion::Runner {
   int64_t num_copies_in() const {
     std::lock_guard lock(mutex_);
     return num_copies_in_;
+  }
+
+  // From now on steps take (or say so) what `duration` says, and are kept for `work`.
+  void keep_time(Duration duration) {
+    std::lock_guard lock(mutex_);
+    duration_ = std::move(duration);
+  }
+  std::vector<std::pair<Work, double>> work_done() const {
+    std::lock_guard lock(mutex_);
+    return work_;
   }
 
   // A paused runner accepts steps and finishes none.
@@ -344,11 +364,24 @@ class Runner : public ion::Runner {
     apply(step.delta);
     ion::StepResult result;
     result.epoch = step.epoch;
+    const Work work = work_of(step);
     for (const ion::Row& row : step.rows) compute_row(row, result);
     masks_.erase(step.epoch);
-    result.seconds = 0.001 * num_tokens(step);
+    result.seconds = duration_ ? duration_(work) : 0.001 * num_tokens(step);
+    if (duration_) work_.emplace_back(work, result.seconds);
     if (num_tokens(step) > caps_.max_tokens_per_step) violation("a step has too many tokens");
     return result;
+  }
+
+  Work work_of(const ion::Step& step) const {
+    Work work;
+    for (const ion::Row& row : step.rows) {
+      const bool is_decode = row.start >= slots_[static_cast<size_t>(row.slot)].num_prompt;
+      (is_decode ? work.decode_rows : work.prefill_tokens) += row.count;
+      for (int32_t i = 1; i <= row.count; ++i)
+        (is_decode ? work.decode_context : work.prefill_context) += row.start + i;
+    }
+    return work;
   }
 
   void apply(const ion::Delta& delta) {
@@ -457,6 +490,8 @@ class Runner : public ion::Runner {
   std::deque<ion::Step> todo_;
   std::map<uint64_t, std::vector<ion::Mask>> masks_;
   std::deque<ion::StepResult> done_;
+  Duration duration_;
+  std::vector<std::pair<Work, double>> work_;
   std::vector<std::string> violations_;
   uint64_t newest_epoch_ = 0, polled_epoch_ = 0;
   int num_in_flight_ = 0, max_in_flight_ = 0, num_submitted_ = 0, max_step_tokens_ = 0;

@@ -173,6 +173,9 @@ TEST(options_that_make_no_sense_are_refused_by_name) {
   Setup deep;
   deep.options.pipeline_depth = 4;
   CHECK_THROWS(std::invalid_argument, Rig{deep}, "pipeline_depth");
+  Setup quick;
+  quick.options.max_mixed_step_ratio = 0.5;
+  CHECK_THROWS(std::invalid_argument, Rig{quick}, "max_mixed_step_ratio", "0.5");
   Setup empty;
   empty.caps.num_blocks = 0;
   CHECK_THROWS(std::invalid_argument, Rig{empty}, "num_blocks");

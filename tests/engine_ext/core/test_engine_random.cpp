@@ -36,6 +36,7 @@ Plan random_plan(std::mt19937_64& random) {
   setup.options.token_budget = between(random, 0, 1) ? 512 : between(random, 1, 40);
   setup.options.max_running = between(random, 1, 8);
   setup.options.pipeline_depth = between(random, 0, 3);
+  setup.options.max_mixed_step_ratio = between(random, 0, 2) * 1.2;
   setup.options.prefix_cache = between(random, 0, 3) > 0;
   setup.caps.num_host_blocks = between(random, 0, 1) ? 0 : between(random, 1, 80);
   setup.faults.fail_copy = between(random, 0, 2) ? 0.0 : 0.2;
