@@ -74,6 +74,11 @@ std::shared_ptr<const Fetch> KvTier::fetch(std::span<const HostBlock> from, std:
 }
 
 void KvTier::poll(bool wait) {
+  if (wait) {
+    const auto fetch =
+        std::ranges::find_if(batches_, [](const Batch& batch) { return batch.fetch != nullptr; });
+    if (fetch != batches_.end()) batches_.splice(batches_.begin(), batches_, fetch);
+  }
   for (auto batch = batches_.begin(); batch != batches_.end();) {
     if (!is_over(*batch, std::exchange(wait, false))) {
       ++batch;

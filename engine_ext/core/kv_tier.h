@@ -50,7 +50,7 @@ class KvTier {
   std::shared_ptr<const Fetch> fetch(std::span<const HostBlock> from, std::span<const BlockId> to);
 
   bool is_copying() const { return !batches_.empty(); }
-  // Takes in what is over; `wait` sleeps for the oldest.
+  // Takes in what is over; `wait` sleeps for the oldest, one that somebody waits for before others.
   void poll(bool wait);
 
   // Adds to num_owners[block] the references that copies hold in the first tier.

@@ -84,7 +84,7 @@ void Scheduler::bound_prefill(ScheduledStep& out) {
     num_behind += std::min({num_waiting(), options_.max_running - num_running(), num_free_slots});
   }
   const int32_t num_decoding = out.load.decode_rows;
-  if (num_decoding == 0 || num_behind == 0 || num_behind > std::max(kBurst, num_decoding / 4)) return;
+  if (num_decoding == 0 || num_behind == 0 || num_behind > std::max(kFew, num_decoding / 4)) return;
   int64_t context = 0;
   if (first != running_.end()) {
     const auto& fetch = (*first)->fetch;

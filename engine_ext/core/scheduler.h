@@ -43,7 +43,7 @@ struct ScheduledStep {
 //   budget. max_running never exceeds the budget, so decode rows fit and leave a token to each prefill.
 // - Beside decode rows a step holds no more prefill than keeps it within max_mixed_step_ratio times the time
 //   of the decode rows alone, as StepCost has learned, and at least a block; now and then none, for one step,
-//   to measure those. The bound protects many from few: it is off while more than kBurst sequences, and more
+//   to measure those. The bound protects many from few: it is off while more than kFew sequences, and more
 //   than a quarter as many as decode, could be computing their prompts.
 // - Admission is strictly in order; the first in line waits for the blocks of all its ids plus one spare
 //   block for each running sequence, so that it is not preempted at once. With nobody running it needs no
@@ -65,7 +65,7 @@ class Scheduler {
  public:
   static constexpr int64_t kHeadStart = 256;  // steps per point of priority, a few seconds of a busy engine
   static constexpr int32_t kMaxPriority = 1000;
-  static constexpr int32_t kBurst = 8;
+  static constexpr int32_t kFew = 1;
   static constexpr int32_t kMinTwinTokens = 64;  // a shared prefix worth a wait of one or two steps
 
   // `tier` is the runner whose second tier is used, null for none; it outlives the scheduler.

@@ -75,10 +75,11 @@ class Engine:
 
     options: block_size (16), num_blocks or kv_memory_bytes, max_running (64), token_budget (tokens a step,
     512, on a GPU 4096), max_mixed_step_ratio (1.8: prefill beside decode rows makes a step at most so many
-    times as long as without, as learned from the steps' times; 0: no bound), use_graphs (True; GPU alone), context_length (0: the model's), pipeline_depth (1),
-    prefix_cache (True), cache_identity, tier_bytes (0: no second KV tier), tier_folder (empty: in memory,
-    else in a file there). `token_bytes[i]` is the raw text of token i (empty for special tokens, which never
-    reach the text). `stop_ids` end a sequence and are not text.
+    times as long as without, as learned from the steps' times; 0: no bound), use_graphs (True; GPU alone),
+    context_length (0: the model's), pipeline_depth (1), prefix_cache (True), cache_identity, tier_bytes (0:
+    no second KV tier), tier_folder (empty: in memory, else in a file there). `token_bytes[i]` is the raw text
+    of token i (empty for special tokens, which never reach the text). `stop_ids` end a sequence and are not
+    text.
     """
 
     def __init__(

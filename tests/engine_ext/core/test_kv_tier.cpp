@@ -1,6 +1,7 @@
 // The second tier: what is copied when, what comes back, and that a copy's blocks are nobody else's
 // meanwhile. Whole conversations run over the fake runner, which notices a block used or changed too early.
 #include "core/kv_tier.h"
+#include "core/scheduler.h"
 #include "rig.h"
 
 using ion::BlockId;
@@ -37,6 +38,55 @@ struct Desk {
   std::vector<BlockId> blocks;
   std::vector<int32_t> ids;
 };
+
+// Copies are over when the test says so.
+class PatientRunner : public ion::Runner {
+ public:
+  explicit PatientRunner(ion::Caps caps) : caps_(caps) {}
+  const ion::Caps& caps() const override { return caps_; }
+  void submit(ion::Step) override {}
+  void upload_masks(uint64_t, std::vector<ion::Mask>) override {}
+  bool poll(ion::StepResult&, bool) override { return false; }
+  ion::Ticket copy_out(BlockId, HostBlock) override { return ++num_out; }
+  ion::Ticket copy_in(HostBlock, BlockId) override {
+    ++num_in;
+    return kIn + num_in;
+  }
+  ion::CopyState done(ion::Ticket ticket, bool wait) override {
+    if (wait) waited_for.push_back(ticket);
+    return wait || ticket < kIn || are_in ? ion::CopyState::kDone : ion::CopyState::kPending;
+  }
+
+  static constexpr ion::Ticket kIn = 1000;
+  uint64_t num_out = 0, num_in = 0;
+  bool are_in = false;
+  std::vector<ion::Ticket> waited_for;
+
+ private:
+  ion::Caps caps_;
+};
+
+ion::SequencePtr sequence_of(uint64_t id, int32_t first, int32_t count, int32_t max_new) {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < count; ++i) prompt.push_back(first + i);
+  auto sequence = std::make_shared<ion::Sequence>(id, prompt, std::vector<std::string>{});
+  sequence->max_new = max_new;
+  return sequence;
+}
+
+// What commit does: a token for each row that samples.
+void commit(ion::Scheduler& scheduler, const ion::ScheduledStep& step) {
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    ion::Sequence& owner = *step.owners[i];
+    owner.num_computed = step.rows[i].start + step.rows[i].count;
+    if (!(step.rows[i].flags & ion::kRowSample)) continue;
+    --owner.num_in_flight;
+    scheduler.seal(owner);
+    owner.ids.push_back(7);
+  }
+  scheduler.complete(step.epoch);
+  scheduler.check_integrity();
+}
 
 // Room for one conversation in the first tier and for all of them in the second.
 rig::Setup small_first_tier(int32_t num_host_blocks) {
@@ -171,6 +221,66 @@ TEST(conversations_beyond_the_first_tier_come_back_from_the_second) {
   CHECK(with.num_fetched > 9 * 48);  // nine turns had a history of 60 and more
   CHECK(with.num_prefilled + with.num_fetched <= without.num_prefilled + 16);
   CHECK(with.num_prefilled < without.num_prefilled * 2 / 3);
+}
+
+TEST(eviction_forgets_and_what_comes_back_holds_up_nobody_who_decodes) {
+  const ion::Caps caps{.num_blocks = 12,
+                       .block_size = kSize,
+                       .max_slots = 4,
+                       .context_length = 100,
+                       .vocab_size = 1000,
+                       .num_host_blocks = 64};
+  PatientRunner runner(caps);
+  ion::Scheduler scheduler(caps, {}, "", &runner);
+  const auto play = [&](const ion::SequencePtr& sequence) {
+    scheduler.add(sequence, 0);
+    commit(scheduler, scheduler.schedule());
+    scheduler.remove(sequence);
+  };
+  play(sequence_of(1, 0, 21, 9));    // leaves five blocks
+  play(sequence_of(2, 100, 45, 9));  // takes all twelve, so those are forgotten
+  CHECK_EQ(runner.num_out,
+           uint64_t{5 + 6});  // copied out when sealed, six at most at a time; none for eviction
+
+  const auto decoding = sequence_of(3, 200, 5, 50);
+  scheduler.add(decoding, 0);
+  commit(scheduler, scheduler.schedule());
+  const auto returning = sequence_of(4, 0, 21, 9);
+  scheduler.add(returning, 0);
+  for (int i = 0; i < 3; ++i) {
+    const ion::ScheduledStep step = scheduler.schedule();
+    CHECK_EQ(step.owners.size(), size_t{1});
+    CHECK(step.owners[0] == decoding);
+    commit(scheduler, step);
+  }
+  CHECK_EQ(runner.num_in, uint64_t{5});
+  CHECK(runner.waited_for.empty());
+  runner.are_in = true;
+  const ion::ScheduledStep step = scheduler.schedule();
+  CHECK_EQ(step.owners.size(), size_t{2});
+  CHECK(step.owners[1] == returning);
+  CHECK_EQ(step.rows[1].start, 5 * kSize);
+  CHECK_EQ(step.rows[1].count, 1);
+  CHECK_EQ(scheduler.num_tier_hit_tokens(), int64_t{5 * kSize});
+}
+
+TEST(with_nothing_to_compute_what_comes_back_is_waited_for_first) {
+  PatientRunner runner({.num_blocks = 16, .block_size = kSize, .num_host_blocks = 16});
+  BlockManager device(16, kSize);
+  KvTier tier(runner, device, "");
+  std::vector<BlockId> blocks;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 4; ++i) blocks.push_back(device.allocate());
+  for (int32_t i = 0; i < 4 * kSize + 1; ++i) ids.push_back(i);
+  PrefixChain chain;
+  tier.write_back(chain, ids, 2 * kSize, blocks);
+  tier.poll(false);
+  tier.write_back(chain, ids, 4 * kSize, blocks);  // under way
+  const std::vector<HostBlock> found = tier.match("", ids);
+  const BlockId target = device.allocate();
+  tier.fetch(std::span(found).first(1), {&target, 1});
+  tier.poll(true);
+  CHECK_EQ(runner.waited_for, (std::vector<ion::Ticket>{PatientRunner::kIn + 1}));
 }
 
 TEST(conversations_survive_copies_that_fail) {
