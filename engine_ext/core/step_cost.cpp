@@ -2,7 +2,6 @@
 #include "core/step_cost.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 
@@ -22,14 +21,11 @@ int class_for(int64_t n) {
   return found;
 }
 
-constexpr int64_t kContext = 1024;  // contexts below it are one class
+constexpr int64_t kContext = 1024;  // contexts of all decode rows below it are one class
+constexpr double kRidge = 1e-3;     // keeps the fit defined while steps are few or alike
 constexpr double kAim = 0.95;       // of the bound: steps of one load vary by some percent
-constexpr double kWhole = 0.75;     // of a size class's tokens, for a step to tell of it
-
-// One to an octave.
-int coarse(int64_t n) {
-  return std::bit_width(static_cast<uint64_t>(n));
-}
+constexpr double kFar = 0.25;       // of what is allowed: up to there chunks double
+constexpr double kNearly = 1.25;    // of the least chunk's time, where that breaks the bound
 
 }  // namespace
 
@@ -46,12 +42,42 @@ double RecentValues::at(int place) const {
   return num_ > 0 ? sorted[place] : 0.0;
 }
 
-StepCost::Key StepCost::alone_key(const StepLoad& load) {
-  return {class_for(load.decode_rows), class_for(load.decode_context / kContext)};
+PrefillFit::Terms PrefillFit::terms(double tokens, double context) {
+  const double t = tokens / 256.0, c = context / 4096.0;  // all of about one size
+  return {1.0, t, c, t * c};
 }
 
-StepCost::Key StepCost::curve_key(int32_t decode_rows, int64_t context) {
-  return {coarse(decode_rows), coarse(context / kContext)};
+double PrefillFit::seconds(double tokens, double context) const {
+  const Terms x = terms(tokens, context);
+  double sum = 0.0;
+  for (int i = 0; i < kTerms; ++i) sum += factors_[i] * x[i];
+  return sum;
+}
+
+// The normal equations, solved by coordinate descent: each factor in turn is the best one beside the others.
+void PrefillFit::fit(const std::vector<PrefillSample>& samples) {
+  constexpr int kSweeps = 30;
+  std::array<Terms, kTerms> products{};
+  Terms sums{};
+  for (const PrefillSample& sample : samples) {
+    const Terms x = terms(sample.tokens, sample.context);
+    for (int i = 0; i < kTerms; ++i) {
+      for (int j = 0; j < kTerms; ++j) products[i][j] += x[i] * x[j];
+      sums[i] += x[i] * sample.seconds;
+    }
+  }
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    for (int i = 0; i < kTerms; ++i) {
+      double rest = sums[i];
+      for (int j = 0; j < kTerms; ++j) rest -= j == i ? 0.0 : products[i][j] * factors_[j];
+      const double best = rest / (products[i][i] + kRidge);
+      factors_[i] = i == 0 ? best : std::max(best, 0.0);
+    }
+  }
+}
+
+StepCost::Key StepCost::alone_key(const StepLoad& load) {
+  return {class_for(load.decode_rows), class_for(load.decode_context / kContext)};
 }
 
 int32_t StepCost::tokens_of(int size_class) const {
@@ -82,43 +108,39 @@ bool StepCost::wants_probe(const StepLoad& load) const {
   return found == alone_.end() || num_learned_ - found->second.seen_at > kFresh;
 }
 
-const StepCost::Curve* StepCost::nearest_curve(Key key) const {
-  const Curve* nearest = nullptr;
+double StepCost::error(const Prefill& prefill) const {
+  RecentValues errors;
+  for (const PrefillSample& sample : prefill.samples)
+    errors.add(sample.seconds - fit_.seconds(sample.tokens, sample.context));
+  return errors.high();
+}
+
+// Null: nothing is known of any.
+const StepCost::Prefill* StepCost::nearest(int size_class) const {
+  const Prefill* found = nullptr;
   int least = 0;
-  for (const auto& [other, curve] : extra_) {
-    const int distance = std::abs(other.first - key.first) + std::abs(other.second - key.second);
-    if (nearest == nullptr || distance < least) nearest = &curve, least = distance;
+  for (const auto& [other, prefill] : prefill_) {
+    const int distance = std::abs(other - size_class);
+    if (prefill.samples.empty() || (found != nullptr && distance >= least)) continue;
+    found = &prefill;
+    least = distance;
   }
-  return nearest;
+  return found;
 }
 
-// False: it was left alone for long, and may have looked costlier than it is.
-bool StepCost::is_known(const Curve& curve, const Point& point) {
-  return curve.num_learned - point.seen_at <= kForgotten;
-}
-
-// 0: nothing is known.
-int32_t StepCost::longest_known(const Curve& curve) const {
-  int32_t longest = 0;
-  for (const auto& [size_class, point] : curve.points) {
-    if (is_known(curve, point)) longest = tokens_of(size_class);
+// -1: none.
+int StepCost::longest_known() const {
+  int longest = -1;
+  for (const auto& [size_class, prefill] : prefill_) {
+    if (!prefill.samples.empty()) longest = size_class;
   }
   return longest;
 }
 
-// The line through the known points; never falling, since more tokens never take less time.
-double StepCost::extra(const Curve& curve, int32_t tokens) const {
-  double before_tokens = 0.0, before_s = 0.0, slope = 0.0;
-  bool is_first = true;
-  for (const auto& [size_class, point] : curve.points) {
-    if (!is_known(curve, point)) continue;
-    const double at = tokens_of(size_class), seconds = std::max(point.value(), before_s);
-    slope = (seconds - before_s) / (at - before_tokens);
-    if (tokens <= at) return is_first ? seconds : before_s + slope * (tokens - before_tokens);
-    before_tokens = at, before_s = seconds;
-    is_first = false;
-  }
-  return before_s + slope * (tokens - before_tokens);
+double StepCost::extra(int32_t tokens, int64_t context) const {
+  const Prefill* prefill = nearest(class_of(tokens));
+  const double error_s = prefill != nullptr ? error(*prefill) : 0.0;
+  return std::max(fit_.seconds(tokens, static_cast<double>(context)) + error_s, 0.0);
 }
 
 StepCost::Choice StepCost::choose(const StepLoad& load, int64_t context, int32_t most) {
@@ -130,26 +152,25 @@ StepCost::Choice StepCost::choose(const StepLoad& load, int64_t context, int32_t
     choice.tokens = 0;
     return choice;
   }
-  const Key key = curve_key(load.decode_rows, context);
-  const auto own = extra_.find(key);
-  const Curve* curve = own != extra_.end() ? &own->second : nearest_curve(key);
-  if (curve == nullptr || choice.alone_s <= 0.0) return choice;
-  const double allowed = (kAim * options_.ratio - 1.0) * choice.alone_s;
-  const int32_t reach = std::min(most, 2 * std::max(longest_known(*curve), options_.least));
-  for (int size_class = 0; choice.tokens < reach; ++size_class) {
+  const int longest = longest_known();
+  if (longest < 0 || choice.alone_s <= 0.0) return choice;
+  const auto least = prefill_.find(0);
+  const bool is_least_known = least != prefill_.end() && !least->second.samples.empty();
+  const double least_s = is_least_known ? extra(options_.least, context) : 0.0;
+  const double allowed = std::max((kAim * options_.ratio - 1.0) * choice.alone_s, kNearly * least_s);
+  const bool is_far = extra(tokens_of(longest), context) <= kFar * allowed;
+  const int32_t reach = std::min(most, is_far ? 2 * tokens_of(longest) : tokens_of(longest + 1));
+  for (int size_class = 0; tokens_of(size_class) < 2 * reach; ++size_class) {
     const int32_t tokens = std::min(tokens_of(size_class), reach);
-    if (tokens > options_.least && extra(*curve, tokens) > allowed) break;
-    choice.tokens = std::max(choice.tokens, tokens);
+    if (extra(tokens, context + tokens / 2) <= allowed) choice.tokens = std::max(choice.tokens, tokens);
   }
   return choice;
 }
 
 double StepCost::predict(const StepLoad& load) const {
   const std::optional<double> alone_s = alone(load);
-  const Curve* curve =
-      nearest_curve(curve_key(load.decode_rows, load.prefill_context / std::max(load.prefill_tokens, 1)));
-  if (!alone_s || curve == nullptr) return 0.0;
-  return *alone_s + extra(*curve, load.prefill_tokens);
+  if (!alone_s || longest_known() < 0 || load.prefill_tokens == 0) return 0.0;
+  return *alone_s + extra(load.prefill_tokens, load.prefill_context / load.prefill_tokens);
 }
 
 void StepCost::learn(const StepLoad& load, double seconds) {
@@ -162,31 +183,30 @@ void StepCost::learn(const StepLoad& load, double seconds) {
 }
 
 void StepCost::learn_extra(const StepLoad& load, double seconds) {
-  const int size_class = class_of(load.prefill_tokens);
-  const double whole = tokens_of(size_class), part = load.prefill_tokens / whole;
   const std::optional<double> alone_s = alone(load);
-  // Much less than the class's number of tokens says little of it.
-  if (!alone_s || part < kWhole) return;
-  const double measured = std::max(seconds - *alone_s, 0.0) / part;
-  const Key key = curve_key(load.decode_rows, load.prefill_context / load.prefill_tokens);
-  if (!extra_.contains(key)) extra_.emplace(key, curve_like_nearest(key, tokens_of(size_class), measured));
-  Curve& curve = extra_.at(key);
-  Point& point = curve.points[size_class];
-  point.seconds.add(measured);
-  point.is_prior = false;
-  point.seen_at = ++curve.num_learned;
+  if (!alone_s) return;
+  ++num_mixed_;
+  std::erase_if(prefill_, [&](const auto& entry) { return num_mixed_ - entry.second.seen_at > kForgotten; });
+  const auto [it, is_new] = prefill_.try_emplace(class_of(load.prefill_tokens));
+  Prefill& prefill = it->second;
+  prefill.seen_at = num_mixed_;
+  if (is_new) return;
+  const double tokens = load.prefill_tokens, context = static_cast<double>(load.prefill_context) / tokens;
+  prefill.samples.push_back({tokens, context, std::max(seconds - *alone_s, 0.0)});
+  if (prefill.samples.size() > RecentValues::kKept) prefill.samples.pop_front();
+  fit();
 }
 
-StepCost::Curve StepCost::curve_like_nearest(Key key, int32_t tokens, double measured) const {
-  const Curve* nearest = nearest_curve(key);
-  if (nearest == nullptr) return {};
-  Curve curve;
-  const double expected = extra(*nearest, tokens);
-  const double scale = expected > 0.0 ? measured / expected : 1.0;
-  for (const auto& [size_class, point] : nearest->points) {
-    if (is_known(*nearest, point)) curve.points[size_class].prior = scale * point.value();
+// Of each number of tokens the longest step is left out: it may have been something else that took the time.
+void StepCost::fit() {
+  std::vector<PrefillSample> taken;
+  for (const auto& [size_class, prefill] : prefill_) {
+    const auto longest = std::ranges::max_element(prefill.samples, {}, &PrefillSample::seconds);
+    for (auto it = prefill.samples.begin(); it != prefill.samples.end(); ++it) {
+      if (it != longest || prefill.samples.size() == 1) taken.push_back(*it);
+    }
   }
-  return curve;
+  fit_.fit(taken);
 }
 
 }  // namespace ion

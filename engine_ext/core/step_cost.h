@@ -2,7 +2,9 @@
 // them too much. Knows no sequences and no clock: it is told how long a step took.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <utility>
@@ -19,33 +21,62 @@ struct StepLoad {
   bool is_mixed() const { return decode_rows > 0 && prefill_tokens > 0; }
 };
 
-// A typical value of the last few: one outlier among them (a graph being captured, a busy machine) has no
+// A typical value of the last five: one outlier among them (a graph being captured, a busy machine) has no
 // say, and what is long ago none either.
 class RecentValues {
  public:
+  static constexpr int kKept = 5;
   void add(double value);
   double lower_median() const { return at((num_ - 1) / 2); }
-  // The second largest of all that are kept, for those who had rather expect too much.
+  // The second largest of five, for those who had rather expect too much.
   double high() const { return num_ == kKept ? at(kKept - 2) : lower_median(); }
 
  private:
-  static constexpr int kKept = 5;
   double at(int place) const;  // in ascending order
   double values_[kKept] = {};
   int num_ = 0, next_ = 0;
 };
 
-// Two tables:
+// What `tokens` of prefill, each attending to `context` positions, added to a step.
+struct PrefillSample {
+  double tokens, context, seconds;
+};
+
+// Those seconds as
 //
-//   alone   seconds of decode-only steps, by (rows, context)
-//   extra   seconds that prefill tokens add to such a step: for each (rows, context of a prefill token) a
-//           curve over the number of tokens
+//   a + b tokens + c context + d tokens context,   b, c, d >= 0
 //
-// Numbers are looked up by size class: four to an octave for rows, decode context and tokens, one for the
-// rest. An unknown cell takes its value from its neighbours: `alone` from the costliest one that cannot cost
-// more; a new curve from the nearest curve, scaled by its first measurement; a point of a curve from those
-// beside it, and beyond the longest measured chunk from the line through the last two, but only up to twice
-// that chunk. Thus a table that knows nothing begins with the least chunk and doubles it.
+// by least squares. `a` is negative where the first tokens are free beside the weights that a step reads
+// anyway. `c` is attention whose few blocks go through a long context one after the other; it can be most of
+// it.
+class PrefillFit {
+ public:
+  double seconds(double tokens, double context) const;
+  void fit(const std::vector<PrefillSample>& samples);
+
+ private:
+  static constexpr int kTerms = 4;
+  using Terms = std::array<double, kTerms>;
+  static Terms terms(double tokens, double context);
+  Terms factors_{};
+};
+
+// The table:
+//
+//   alone     seconds of decode-only steps, by (rows, context)
+//   prefill   the last steps with about so many prefill tokens. PrefillFit goes through all of them, and
+//   where
+//             it is off for a number of tokens (another kernel takes over, and cost jumps), by so much is
+//             what it says corrected. The first such step does not count: libraries prepare for a shape in
+//             it.
+//
+// Numbers are looked up by size class, four to an octave. An unknown cell of `alone` takes its value from the
+// costliest that cannot cost more, of `prefill` from the nearest. What was never measured is
+// approached: a table that knows nothing begins with the least chunk, doubles it while that costs little, and
+// then goes up a class at a time.
+//
+// Where the least chunk breaks the bound, the chunk is the longest that takes a quarter more than that: time
+// that goes by context and not by tokens is no reason to compute few.
 class StepCost {
  public:
   struct Options {
@@ -68,44 +99,38 @@ class StepCost {
   void learn(const StepLoad& load, double seconds);
 
  private:
-  struct Point {
-    RecentValues seconds;
-    double prior = 0.0;    // taken over from another curve, until the first measurement
-    bool is_prior = true;  // holds the prior alone
-    int64_t seen_at = 0;   // mixed steps of the curve before it
-    double value() const { return is_prior ? prior : seconds.high(); }
-  };
-  struct Curve {
-    std::map<int, Point> points;  // by size class of the tokens, in blocks of `least`
-    int64_t num_learned = 0;
-  };
   struct Alone {
     RecentValues seconds;
-    int64_t seen_at = 0;
+    int64_t seen_at = 0;  // steps learned before it
+  };
+  struct Prefill {
+    std::deque<PrefillSample> samples;  // the last RecentValues::kKept, but for the first
+    int64_t seen_at = 0;                // mixed steps before it
   };
   using Key = std::pair<int, int>;
 
   // A decode-only cell is measured anew after so many steps, at most one step in so many is spent on that,
-  // and a point that the scheduler avoids since it looked costly is tried again after so many mixed steps.
+  // and what was last seen so many mixed steps ago is forgotten: a chunk that looked too costly is tried
+  // again.
   static constexpr int64_t kFresh = 64, kBetweenProbes = 16, kForgotten = 256;
 
   static Key alone_key(const StepLoad& load);
-  static Key curve_key(int32_t decode_rows, int64_t context);
   std::optional<double> alone(const StepLoad& load) const;
   bool wants_probe(const StepLoad& load) const;
-  static bool is_known(const Curve& curve, const Point& point);
-  const Curve* nearest_curve(Key key) const;
-  Curve curve_like_nearest(Key key, int32_t tokens, double measured) const;
-  double extra(const Curve& curve, int32_t tokens) const;
-  int32_t longest_known(const Curve& curve) const;
   int32_t tokens_of(int size_class) const;
   int class_of(int32_t tokens) const;
+  double error(const Prefill& prefill) const;
+  const Prefill* nearest(int size_class) const;
+  int longest_known() const;
+  double extra(int32_t tokens, int64_t context) const;
   void learn_extra(const StepLoad& load, double seconds);
+  void fit();
 
   const Options options_;
   std::map<Key, Alone> alone_;
-  std::map<Key, Curve> extra_;
-  int64_t num_learned_ = 0;
+  PrefillFit fit_;
+  std::map<int, Prefill> prefill_;  // by size class of the tokens, in blocks of `least`
+  int64_t num_learned_ = 0, num_mixed_ = 0;
   int64_t num_chosen_ = 0;
   int64_t probed_at_ = -kBetweenProbes;  // the choice that was none
 };

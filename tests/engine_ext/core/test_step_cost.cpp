@@ -40,6 +40,13 @@ const Machine kMachines[] = {
     {"prefill is nearly free at first",
      [](const Work& w) { return gpu(w, 0.0, 0.0, 0.0) + 3e-5 * std::max(0, w.prefill_tokens - 200); }},
     {"a block is too much already", [](const Work& w) { return gpu(w, 0.0, 1e-3, 0.0); }, false},
+    {"few tokens wait for a long context as long as many",
+     [](const Work& w) {
+       if (w.prefill_tokens == 0) return gpu(w, 0.0, 0.0, 0.0);
+       const double context = static_cast<double>(w.prefill_context) / w.prefill_tokens;
+       return gpu(w, 1e-5 * context * std::max(1.0, w.prefill_tokens / 300.0), 2e-6, 0.0);
+     },
+     false},
 };
 
 // `num_decoding` long answers, and a prompt of `num_prompt` tokens whenever `every` steps have passed.
@@ -49,6 +56,7 @@ struct Traffic {
   double ratio = kRatio;
   int32_t depth = 1;
   uint64_t seed = 1;
+  double surprise_s = 0.0;  // what the first step with a number of prefill tokens takes more
 };
 
 struct Run {
@@ -73,8 +81,11 @@ Run run(const Machine& machine, const Traffic& traffic) {
                  .vocab_size = 64};
   fake::Runner runner(caps, {}, traffic.seed);
   std::mt19937_64 random(traffic.seed);
+  std::set<int32_t> met;
   runner.keep_time([&](const Work& work) {
-    return machine.seconds(work) * std::uniform_real_distribution<>(0.99, 1.01)(random);
+    const bool is_new = work.prefill_tokens > 0 && met.insert(work.prefill_tokens).second;
+    const double noise = std::uniform_real_distribution<>(0.99, 1.01)(random);
+    return machine.seconds(work) * noise + (is_new ? traffic.surprise_s : 0.0);
   });
   ion::EngineOptions options{.token_budget = 4096,
                              .context_length = 4000,
@@ -116,9 +127,9 @@ std::vector<double> ratios(const Machine& machine, const Run& run) {
 
 }  // namespace
 
-// In the first steps the chunk at most doubles from one block on, so even they stay near the bound. Later one
-// step in fifty may be above it, by little: the noise is 1%, and what looked too costly is tried again at
-// times.
+// The chunk begins with a block and approaches the bound, so even the first steps stay below three times.
+// Later one step in fifty may be above it, by little: the noise is 1%, and what looked too costly is tried
+// again at times.
 TEST(mixed_steps_come_to_stay_within_the_bound_and_use_it) {
   for (const Machine& machine : kMachines) {
     if (!machine.has_room) continue;
@@ -131,14 +142,29 @@ TEST(mixed_steps_come_to_stay_within_the_bound_and_use_it) {
       size_t num_above = 0;
       double sum = 0.0;
       for (size_t i = 0; i < found.size(); ++i) {
-        CHECK(found[i] < (i < kLearning ? 1.2 : 1.02) * kRatio);
+        CHECK(found[i] < (i < kLearning ? 1.55 : 1.02) * kRatio);
         num_above += i >= kLearning && found[i] > kRatio ? 1 : 0;
         sum += i >= kLearning ? found[i] : 0.0;
       }
       CHECK(num_above <= found.size() / 50);
       // The last step of a prompt has what is left of it, so the mean is lower than the rest.
-      CHECK(sum / static_cast<double>(found.size() - kLearning) > 1.5);
+      CHECK(sum / static_cast<double>(found.size() - kLearning) > 1.4);
     }
+  }
+}
+
+// A library that prepares itself for a shape: once, and for longer than many steps.
+TEST(a_first_time_that_takes_long_is_forgotten) {
+  for (const Machine& machine : kMachines) {
+    if (!machine.has_room) continue;
+    check::context() = machine.name;
+    const std::vector<double> found = ratios(machine, run(machine, {.num_prompts = 12, .surprise_s = 0.04}));
+    size_t num_above = 0;
+    double sum = 0.0;
+    for (size_t i = found.size() / 2; i < found.size(); ++i) num_above += found[i] > kRatio ? 1 : 0;
+    for (size_t i = found.size() / 2; i < found.size(); ++i) sum += std::min(found[i], kRatio);
+    CHECK(num_above <= 5);  // shapes not met before
+    CHECK(sum / static_cast<double>(found.size() - found.size() / 2) > 1.3);
   }
 }
 
@@ -148,15 +174,30 @@ TEST(without_the_bound_a_prompt_takes_all_of_a_step) {
   CHECK(*std::max_element(found.begin(), found.end()) > 5.0);
 }
 
-// No step takes less than a block, so prompts get on, and none takes more.
+// No step takes less than a block, so prompts get on, and hardly any takes more: what costs too much is tried
+// once in a while.
 TEST(a_machine_that_is_too_slow_for_the_bound_computes_a_block_a_step) {
   const Machine& machine = kMachines[5];
   const Run done = run(machine, {.num_prompt = 200, .num_prompts = 3});
   CHECK_EQ(done.num_ended, 32 + 3);
-  int32_t most = 0;
-  for (const auto& [work, seconds] : done.work)
-    most = std::max(most, work.decode_rows > 0 ? work.prefill_tokens : 0);
-  CHECK_EQ(most, 16);
+  int num_longer = 0;
+  for (const auto& [work, seconds] : done.work) {
+    CHECK(work.decode_rows == 0 || work.prefill_tokens <= 32);
+    num_longer += work.decode_rows > 0 && work.prefill_tokens > 16 ? 1 : 0;
+  }
+  CHECK(num_longer <= 3);
+}
+
+// Seen on a GPU whose attention did not cut the context of a short chunk: a step with 16 tokens took as long
+// as one with 300, four times as long as without.
+TEST(where_few_tokens_cost_as_much_as_many_it_computes_many) {
+  const Machine& machine = kMachines[6];
+  const Run done = run(machine, {.num_prompt = 3000});
+  CHECK_EQ(done.num_ended, 32 + 8);
+  int num_mixed = 0;
+  for (const auto& [work, seconds] : done.work) num_mixed += is_mixed(work) ? 1 : 0;
+  CHECK(num_mixed < 8 * 3000 / 100);
+  for (double ratio : ratios(machine, done)) CHECK(ratio < 10.0);
 }
 
 TEST(decode_rows_are_measured_alone_even_while_prompts_never_end) {
@@ -214,9 +255,13 @@ TEST(the_table_follows_a_machine_that_changes) {
     }
     return last;
   };
-  CHECK_EQ(settle(1e-4), 80);   // 95% of the bound is 9 ms: 90 tokens
-  CHECK_EQ(settle(1e-5), 896);  // 900
-  CHECK_EQ(settle(3e-4), 16);   // 30, and two blocks are 32
+  // 95% of the bound is 9 ms: 90, 900 and 30 tokens.
+  const auto is_between = [](int32_t tokens, int32_t least, int32_t most) {
+    return tokens >= least && tokens <= most;
+  };
+  CHECK(is_between(settle(1e-4), 80, 90));
+  CHECK(is_between(settle(1e-5), 768, 900));
+  CHECK_EQ(settle(3e-4), 16);
 }
 
 int main(int argc, char** argv) {
