@@ -157,7 +157,8 @@ StepCost::Choice StepCost::choose(const StepLoad& load, int64_t context, int32_t
   const auto least = prefill_.find(0);
   const bool is_least_known = least != prefill_.end() && !least->second.samples.empty();
   const double least_s = is_least_known ? extra(options_.least, context) : 0.0;
-  const double allowed = std::max((kAim * options_.ratio - 1.0) * choice.alone_s, kNearly * least_s);
+  const double bound_s = (kAim * options_.ratio - 1.0) * choice.alone_s;
+  const double allowed = least_s > bound_s ? kNearly * least_s : bound_s;
   const bool is_far = extra(tokens_of(longest), context) <= kFar * allowed;
   const int32_t reach = std::min(most, is_far ? 2 * tokens_of(longest) : tokens_of(longest + 1));
   for (int size_class = 0; tokens_of(size_class) < 2 * reach; ++size_class) {
