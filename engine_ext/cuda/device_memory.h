@@ -51,14 +51,15 @@ class DeviceMemory {
   int64_t num_bytes_ = 0;
 };
 
-// Host memory that the device reads and writes in place and copies from at full speed. Move-only, zeroed.
+// Host memory that the device reads and writes in place and copies from at full speed. Move-only; zeroed if
+// wished.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
-  PinnedMemory(int64_t num_bytes, const std::string& what) : num_bytes_(num_bytes) {
+  PinnedMemory(int64_t num_bytes, const std::string& what, bool is_zeroed = true) : num_bytes_(num_bytes) {
     if (num_bytes == 0) return;
     check(cudaHostAlloc(&data_, num_bytes, cudaHostAllocMapped), what.c_str());
-    std::memset(data_, 0, num_bytes);
+    if (is_zeroed) std::memset(data_, 0, num_bytes);
   }
   ~PinnedMemory() { cudaFreeHost(data_); }
   PinnedMemory(PinnedMemory&& other) noexcept { *this = std::move(other); }

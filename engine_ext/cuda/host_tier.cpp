@@ -4,19 +4,28 @@
 #include <string>
 
 namespace ion::cuda {
+namespace {
+
+constexpr int kOut = 0, kIn = 1;
+
+}  // namespace
 
 HostTier::HostTier(const Decoder& decoder, int32_t num_blocks)
     : decoder_(decoder),
       num_blocks_(num_blocks),
-      memory_(num_blocks * decoder.block_bytes(), "the second KV tier") {
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream of copies");
+      memory_(num_blocks * decoder.block_bytes(), "the second KV tier", false) {
+  for (Lane& lane : lanes_) {
+    check(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking), "stream of copies");
+  }
 }
 
 HostTier::~HostTier() {
-  cudaStreamSynchronize(stream_);
-  for (const auto& [ticket, event] : pending_) cudaEventDestroy(event);
+  for (Lane& lane : lanes_) {
+    cudaStreamSynchronize(lane.stream);
+    for (const auto& [last, event] : lane.marks) cudaEventDestroy(event);
+    cudaStreamDestroy(lane.stream);
+  }
   for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
-  cudaStreamDestroy(stream_);
 }
 
 std::byte* HostTier::host_block(int32_t index) const {
@@ -27,40 +36,47 @@ std::byte* HostTier::host_block(int32_t index) const {
 }
 
 uint64_t HostTier::copy_out(int32_t block, int32_t to) {
-  check(cudaMemcpyAsync(host_block(to), decoder_.block(block), decoder_.block_bytes(), cudaMemcpyDeviceToHost,
-                        stream_),
-        "copy of a block to the host");
-  return record();
+  return begin(kOut, host_block(to), decoder_.block(block), cudaMemcpyDeviceToHost);
 }
 
 uint64_t HostTier::copy_in(int32_t from, int32_t block) {
-  check(cudaMemcpyAsync(decoder_.block(block), host_block(from), decoder_.block_bytes(),
-                        cudaMemcpyHostToDevice, stream_),
-        "copy of a block from the host");
-  return record();
+  return begin(kIn, decoder_.block(block), host_block(from), cudaMemcpyHostToDevice);
 }
 
-uint64_t HostTier::record() {
+// A lane's tickets: 2 n + lane for its n-th copy, from 1 on.
+uint64_t HostTier::begin(int lane, void* to, const void* from, cudaMemcpyKind kind) {
+  check(cudaMemcpyAsync(to, from, decoder_.block_bytes(), kind, lanes_[lane].stream),
+        "copy of a block between the tiers");
+  return 2 * ++lanes_[lane].begun + lane;
+}
+
+void HostTier::mark(Lane& lane) {
   cudaEvent_t event = nullptr;
   if (spare_.empty()) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event of a copy");
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event of copies");
   } else {
     event = spare_.back();
     spare_.pop_back();
   }
-  pending_.emplace(++last_ticket_, event);
-  check(cudaEventRecord(event, stream_), "event of a copy");
-  return last_ticket_;
+  lane.marks.emplace_back(lane.begun, event);
+  lane.marked = lane.begun;
+  check(cudaEventRecord(event, lane.stream), "event of copies");
 }
 
 bool HostTier::is_done(uint64_t ticket, bool wait) {
-  const auto found = pending_.find(ticket);
-  if (found == pending_.end()) throw std::logic_error("no such copy");
-  const cudaError_t status = wait ? cudaEventSynchronize(found->second) : cudaEventQuery(found->second);
-  if (status == cudaErrorNotReady) return false;
-  spare_.push_back(found->second);
-  pending_.erase(found);
-  check(status, "copy of a block");
+  Lane& lane = lanes_[ticket % 2];
+  const uint64_t number = ticket / 2;
+  if (number == 0 || number > lane.begun) throw std::logic_error("no such copy");
+  if (number > lane.marked) mark(lane);
+  while (lane.over < number) {
+    const auto [last, event] = lane.marks.front();
+    const cudaError_t status = wait ? cudaEventSynchronize(event) : cudaEventQuery(event);
+    if (status == cudaErrorNotReady) return false;
+    check(status, "copy of a block");
+    lane.over = last;
+    lane.marks.pop_front();
+    spare_.push_back(event);
+  }
   return true;
 }
 

@@ -171,7 +171,8 @@ ION_CUDA_API int ion_cuda_upload_masks(IonCudaRunner* runner, uint64_t epoch, co
 /* 1: `out` is the oldest step's result; 0: it is not finished; -1: it failed and is over. */
 ION_CUDA_API int ion_cuda_poll(IonCudaRunner* runner, IonCudaResult* out, int32_t wait);
 
-/* Between a KV block and the second tier; tickets count up from 1; 0 on error. */
+/* Between a KV block and the second tier; a ticket is never 0, which is an error. Copies each way end in the
+ * order they began. */
 ION_CUDA_API uint64_t ion_cuda_copy_out(IonCudaRunner* runner, int32_t block, int32_t host_block);
 ION_CUDA_API uint64_t ion_cuda_copy_in(IonCudaRunner* runner, int32_t host_block, int32_t block);
 /* 0: pending, 1: done, -1: failed. */

@@ -26,10 +26,10 @@ void Runner::launch(InFlight& step) {
   for (const IonCudaCopy& copy : step.copies) decoder_.copy_block(copy.from, copy.to, stream_);
   for (const Joining& joining : step.joins) upload_join(joining);
   const StepLayout layout(step.padded);
-  // Decode pieces lie at the end of a decode step: what is not used is not copied.
-  check(cudaMemcpyAsync(step_.as<void>(), packed_.as<void>(step.ring * step_ints_ * 4), layout.total * 4,
-                        cudaMemcpyHostToDevice, stream_),
-        "copy of a step");
+  // Not by a copy engine, where it would queue behind blocks on their way between the tiers. Decode pieces
+  // lie at the end of a decode step: what is not used is not copied.
+  copy_words(step_.as<int32_t>(), packed_.on_device<int32_t>(step.ring * step_ints_ * 4), layout.total,
+             stream_);
   if (step.is_decode) {
     run_graph(step);
     step.is_launched = true;
@@ -45,11 +45,8 @@ void Runner::launch(InFlight& step) {
 
 void Runner::finish(InFlight& step) {
   const int64_t used = static_cast<int64_t>(step.slots.size()) * static_cast<int64_t>(sizeof(IonCudaSample));
-  if (used > 0) {
-    check(cudaMemcpyAsync(samples_.as<void>(step.ring * device_samples_.num_bytes()),
-                          device_samples_.as<void>(), used, cudaMemcpyDeviceToHost, stream_),
-          "copy of samples");
-  }
+  copy_words(samples_.on_device<int32_t>(step.ring * device_samples_.num_bytes()),
+             device_samples_.as<int32_t>(), used / 4, stream_);
   check(cudaEventRecord(ended_[step.ring], stream_), "event of a step");
   step.is_sampled = true;
 }

@@ -131,4 +131,8 @@ void attention_prefill_wide(const AttentionArgs& args, const KvCache& cache, con
 void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* triples, const int32_t* count,
                    int32_t most, cudaStream_t stream);
 
+// Between device memory and mapped host memory, by a kernel; `count` is a multiple of 4, both 16-byte
+// aligned.
+void copy_words(int32_t* to, const int32_t* from, int64_t count, cudaStream_t stream);
+
 }  // namespace ion::cuda

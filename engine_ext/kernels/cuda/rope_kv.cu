@@ -1,4 +1,6 @@
 // What stands between the q, k, v product and attention, for all heads of all rows; and the tables it reads.
+#include <algorithm>
+
 #include "check.h"
 #include "kernels.h"
 #include "pdl.cuh"
@@ -53,6 +55,15 @@ __global__ void append_blocks_kernel(int32_t* tables, int32_t stride, const int3
   }
 }
 
+// No part of a chain: it starts when all before it is over, and nobody starts before its end.
+__global__ void copy_words_kernel(int4* to, const int4* from, int64_t count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    to[i] = from[i];
+  }
+  __threadfence_system();
+}
+
 }  // namespace
 
 void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStream_t stream) {
@@ -87,6 +98,15 @@ void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* t
   if (most == 0) return;
   launch_in_chain("block tables", append_blocks_kernel, dim3((most + 127) / 128), dim3(128), 0, stream,
                   block_tables, table_stride, triples, count);
+}
+
+void copy_words(int32_t* to, const int32_t* from, int64_t count, cudaStream_t stream) {
+  if (count == 0) return;
+  const int64_t pieces = count / 4;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>((pieces + 127) / 128, 64));
+  copy_words_kernel<<<blocks, 128, 0, stream>>>(reinterpret_cast<int4*>(to),
+                                                reinterpret_cast<const int4*>(from), pieces);
+  check_launch("a step's way between host and device");
 }
 
 }  // namespace ion::cuda
