@@ -1,6 +1,7 @@
 // CudaModel and cuda_device: a model on a GPU, and whether there is one.
 #include <pybind11/stl.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,20 @@ CudaModelHandle load_safetensors(const std::vector<std::string>& paths, const st
                                  int threads, const std::string& blaslt) {
   const Unlocked unlocked;
   return {CudaModel::load_safetensors(paths, config_json, {threads, blaslt})};
+}
+
+CudaModelHandle random(const std::string& config_json, uint64_t seed, int threads,
+                       const std::string& blaslt) {
+  const Unlocked unlocked;
+  return {CudaModel::random(config_json, seed, {threads, blaslt})};
+}
+
+double device_read_bandwidth() {
+  const Unlocked unlocked;
+  const CudaLibrary& library = cuda_library();
+  double out = 0.0;
+  if (library.read_bandwidth(0, &out) != 0) throw std::runtime_error("measuring the GPU: " + library.why());
+  return out;
 }
 
 py::object logits(const CudaModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
@@ -58,10 +73,15 @@ py::dict device() {
 
 void add_cuda_model(py::module_& module) {
   module.def("cuda_device", &device);
+  module.def("cuda_read_bandwidth", &device_read_bandwidth);
   py::class_<CudaModelHandle>(module, "CudaModel")
       .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "")
       .def_static("load_safetensors", &load_safetensors, py::arg("paths"), py::arg("config_json"),
                   py::arg("threads") = 0, py::arg("blaslt") = "")
+      .def_static("random", &random, py::arg("config_json"), py::arg("seed"), py::arg("threads") = 0,
+                  py::arg("blaslt") = "")
+      .def_property_readonly("streamed_bytes",
+                             [](const CudaModelHandle& self) { return self.model->streamed_bytes(); })
       .def_property_readonly("config",
                              [](const CudaModelHandle& self) {
                                return config_dict(self.model->config(), self.model->kv_block_bytes());

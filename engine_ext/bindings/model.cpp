@@ -6,6 +6,9 @@
 
 #include "bindings/bindings.h"
 #include "bindings/unlocked.h"
+#include "models/model_files.h"
+#include "models/random_model.h"
+#include "models/read_bandwidth.h"
 #include "models/weight_error.h"
 
 namespace py = pybind11;
@@ -33,6 +36,22 @@ ModelHandle load_safetensors(const std::vector<std::string>& paths, const std::s
                              const std::string& numerics, int threads) {
   const Unlocked unlocked;
   return {Model::load_safetensors(paths, config_json, parse_numerics(numerics), threads)};
+}
+
+ModelHandle random(const std::string& config_json, uint64_t seed, const std::string& numerics, int threads) {
+  const Unlocked unlocked;
+  return {Model::random(config_json, seed, parse_numerics(numerics), threads)};
+}
+
+void write_random_model(const std::string& path, const std::string& config_json, uint64_t seed, int threads) {
+  const Unlocked unlocked;
+  const auto pool = shared_pool(threads);
+  write_random_file(path, ModelFiles::random(config_json, seed, nullptr).config, seed, *pool);
+}
+
+double memory_read_bandwidth(int threads) {
+  const Unlocked unlocked;
+  return read_bandwidth(*shared_pool(threads));
 }
 
 py::object logits(const ModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
@@ -76,12 +95,19 @@ py::dict config_dict(const ModelConfig& config, int64_t kv_block_bytes) {
 
 void add_model(py::module_& module) {
   py::register_exception<MemoryShort>(module, "MemoryShort", PyExc_ValueError);
+  module.def("write_random_model", &write_random_model, py::arg("path"), py::arg("config_json"),
+             py::arg("seed"), py::arg("threads") = 0);
+  module.def("read_bandwidth", &memory_read_bandwidth, py::arg("threads") = 0);
   py::class_<FloatMatrix>(module, "_FloatMatrix", py::buffer_protocol()).def_buffer(&FloatMatrix::buffer);
   py::class_<ModelHandle>(module, "Model")
       .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("numerics") = "fast",
                   py::arg("threads") = 0)
       .def_static("load_safetensors", &load_safetensors, py::arg("paths"), py::arg("config_json"),
                   py::arg("numerics") = "fast", py::arg("threads") = 0)
+      .def_static("random", &random, py::arg("config_json"), py::arg("seed"), py::arg("numerics") = "fast",
+                  py::arg("threads") = 0)
+      .def_property_readonly("streamed_bytes",
+                             [](const ModelHandle& self) { return self.model->streamed_bytes(); })
       .def_property_readonly("config", &config)
       .def_property_readonly("weight_bytes",
                              [](const ModelHandle& self) { return self.model->weights().num_bytes(); })

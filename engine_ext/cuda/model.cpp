@@ -153,6 +153,17 @@ void Model::write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_
   check(cudaMemcpy(to, rows, num_rows * shape.row_bytes(), cudaMemcpyHostToDevice), "copy of weights");
 }
 
+void Model::fill(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, uint64_t key,
+                 float scale) {
+  const WeightShape shape = shape_of(config_, weight);
+  if (shape.is_float || first_row < 0 || num_rows < 0 || first_row + num_rows > shape.rows) {
+    throw std::invalid_argument("CUDA: rows outside the matrix");
+  }
+  check(cudaSetDevice(device_), "device");
+  auto* to = static_cast<__nv_bfloat16*>(pointer(weight, layer)) + first_row * shape.cols;
+  fill_random(to, num_rows * shape.cols, key, scale, nullptr);
+}
+
 void Model::tile() {
   if (is_tiled()) return;
   check(cudaSetDevice(device_), "device");

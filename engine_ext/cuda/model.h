@@ -57,6 +57,8 @@ class Model {
   Model(const IonCudaConfig& config, int32_t device, const std::string& blaslt);
 
   void write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, const void* rows);
+  void fill(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, uint64_t key,
+            float scale);
   void* pointer(IonCudaWeight weight, int32_t layer) const;
 
   // Makes the tiled copies where the device can stream them and they fit beside 30% of its memory; once.

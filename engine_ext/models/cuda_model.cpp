@@ -22,6 +22,11 @@ std::shared_ptr<const CudaModel> CudaModel::load_safetensors(std::span<const std
   return load(ModelFiles::open_safetensors(paths, config_json), options);
 }
 
+std::shared_ptr<const CudaModel> CudaModel::random(const std::string& config_json, uint64_t seed,
+                                                   const CudaModelOptions& options) {
+  return load(ModelFiles::random(config_json, seed, nullptr), options);
+}
+
 std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const CudaModelOptions& options) {
   const CudaLibrary& library = cuda_library();
   const IonCudaDevice device = cuda_device(library);
@@ -31,6 +36,8 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
 
   std::shared_ptr<CudaModel> model(new CudaModel(library, files.config));
   model->num_bytes_ = library.model_bytes(&config.values);
+  const int64_t embedding_bytes = int64_t{2} * files.config.vocab_size * files.config.hidden_size;
+  model->streamed_bytes_ = model->num_bytes_ - (config.values.is_head_tied ? 0 : embedding_bytes);
   model->kv_block_bytes_ = library.block_bytes(&config.values);
   if (model->num_bytes_ < 1 || model->kv_block_bytes_ < 1) {
     throw WeightError("not a model that CUDA computes: " + library.why());
@@ -43,14 +50,25 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
   const char* blaslt = options.blaslt.empty() ? nullptr : options.blaslt.c_str();
   model->handle_ = library.model_create(&config.values, 0, blaslt);
   if (model->handle_ == nullptr) throw WeightError("CUDA refuses the model: " + library.why());
+  const WriteRows write = [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                              const void* rows) {
+    if (library.model_write(model->handle_, weight, layer, first_row, num_rows, rows) != 0) {
+      throw std::runtime_error("writing weights to the GPU failed: " + library.why());
+    }
+  };
+  const FillRows fill = [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                            const RandomRecipe& recipe) {
+    if (library.model_fill(model->handle_, weight, layer, first_row, num_rows, recipe.key, recipe.scale) !=
+        0) {
+      throw std::runtime_error("making weights on the GPU failed: " + library.why());
+    }
+  };
   const auto pool = shared_pool(options.threads);
-  convert_weights(
-      files.config, found, *pool,
-      [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, const void* rows) {
-        if (library.model_write(model->handle_, weight, layer, first_row, num_rows, rows) != 0) {
-          throw std::runtime_error("writing weights to the GPU failed: " + library.why());
-        }
-      });
+  if (files.seed) {
+    make_weights(files.config, found, *files.seed, *pool, write, fill);
+  } else {
+    convert_weights(files.config, found, *pool, write);
+  }
   if (library.model_tile(model->handle_) != 0) {
     throw std::runtime_error("tiling weights on the GPU failed: " + library.why());
   }

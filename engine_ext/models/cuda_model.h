@@ -27,6 +27,9 @@ class CudaModel {
   static std::shared_ptr<const CudaModel> load_safetensors(std::span<const std::string> paths,
                                                            const std::string& config_json,
                                                            const CudaModelOptions& options);
+  // As Model::random; the matrices are made on the device.
+  static std::shared_ptr<const CudaModel> random(const std::string& config_json, uint64_t seed,
+                                                 const CudaModelOptions& options);
   ~CudaModel();
   CudaModel(const CudaModel&) = delete;
   CudaModel& operator=(const CudaModel&) = delete;
@@ -35,6 +38,7 @@ class CudaModel {
   const CudaLibrary& library() const { return library_; }
   IonCudaModel* handle() const { return handle_; }
   int64_t num_bytes() const { return num_bytes_; }            // of all weights on the device
+  int64_t streamed_bytes() const { return streamed_bytes_; }  // as Model::streamed_bytes
   int64_t kv_block_bytes() const { return kv_block_bytes_; }  // of 16 tokens, all layers
 
   // As Model::logits.
@@ -47,7 +51,7 @@ class CudaModel {
   const CudaLibrary& library_;
   const ModelConfig config_;
   IonCudaModel* handle_ = nullptr;
-  int64_t num_bytes_ = 0, kv_block_bytes_ = 0;
+  int64_t num_bytes_ = 0, streamed_bytes_ = 0, kv_block_bytes_ = 0;
 };
 
 }  // namespace ion

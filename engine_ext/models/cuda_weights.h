@@ -7,6 +7,7 @@
 
 #include "cuda/ion_cuda.h"
 #include "kernels/kernels.h"
+#include "models/random_model.h"
 #include "models/weights.h"
 
 namespace ion {
@@ -35,5 +36,13 @@ using WriteRows = std::function<void(IonCudaWeight weight, int32_t layer, int64_
 // piece to `write`. Rows that lie in the file as they are wanted are handed on without a copy.
 void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found,
                      kernels::ThreadPool& pool, const WriteRows& write);
+
+// Makes num_rows rows of a matrix on the device, from first_row on, as ion_cuda_model_fill does.
+using FillRows = std::function<void(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                                    const RandomRecipe& recipe)>;
+
+// The same for a model without files, whose vectors alone have data (models/random_model.h).
+void make_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, uint64_t seed,
+                  kernels::ThreadPool& pool, const WriteRows& write, const FillRows& fill);
 
 }  // namespace ion

@@ -48,6 +48,12 @@ int64_t Model::kv_block_bytes() const {
   return CpuDecoder::kv_block_bytes(weights_);
 }
 
+int64_t Model::streamed_bytes() const {
+  const int64_t row =
+      weights_.embedding == nullptr ? 0 : kernels::row_bytes(weights_.embedding_dtype, config().hidden_size);
+  return weights_.num_bytes() - row * config().vocab_size;
+}
+
 std::shared_ptr<const Model> Model::load_gguf(const std::string& path, kernels::Numerics numerics,
                                               int threads) {
   return load(ModelFiles::open_gguf(path), numerics, threads);
@@ -57,6 +63,12 @@ std::shared_ptr<const Model> Model::load_safetensors(std::span<const std::string
                                                      const std::string& config_json,
                                                      kernels::Numerics numerics, int threads) {
   return load(ModelFiles::open_safetensors(paths, config_json), numerics, threads);
+}
+
+std::shared_ptr<const Model> Model::random(const std::string& config_json, uint64_t seed,
+                                           kernels::Numerics numerics, int threads) {
+  const auto pool = shared_pool(threads);
+  return load(ModelFiles::random(config_json, seed, pool.get()), numerics, threads);
 }
 
 std::shared_ptr<const Model> Model::load(ModelFiles files, kernels::Numerics numerics, int threads) {

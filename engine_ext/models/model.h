@@ -34,10 +34,15 @@ class Model {
                                                        const std::string& config_json,
                                                        kernels::Numerics numerics, int threads);
 
+  // Of the sizes that a config.json says, with values from a seed (models/random_model.h).
+  static std::shared_ptr<const Model> random(const std::string& config_json, uint64_t seed,
+                                             kernels::Numerics numerics, int threads);
+
   const ModelConfig& config() const { return weights_.config; }
   const Weights& weights() const { return weights_; }
   kernels::ThreadPool& pool() const { return *pool_; }
   int64_t kv_block_bytes() const;  // of 16 tokens, all layers
+  int64_t streamed_bytes() const;  // of the weights that every step reads: all but an embedding of its own
 
   // Teacher-forced logits [tokens.size(), vocab_size], prefilled in pieces of `chunk` tokens (0: the
   // largest). Throws std::invalid_argument for no tokens and ids outside the vocabulary.

