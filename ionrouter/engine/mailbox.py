@@ -6,15 +6,15 @@ Knows no sockets, no engine and no other sequence.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Finish = Literal["stop", "length", "aborted", "error"]
 _FINISHES: tuple[Finish | None, ...] = (None, "stop", "length", "aborted", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Struct, frozen=True):
     """Log-probability of the chosen token, and of the most likely ones, in descending order."""
 
     id: int
@@ -22,8 +22,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PromptToken:
+class PromptToken(Struct, frozen=True):
     """What the model foresaw in a prompt token's place: its log-probability, rank from 1, the likeliest."""
 
     id: int
@@ -32,8 +31,7 @@ class PromptToken:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(Struct, frozen=True):
     """A piece of an answer: whole characters, and how many billed tokens it accounts for."""
 
     text: str = ""
@@ -58,6 +56,8 @@ def event_of(
 ) -> TokenEvent:
     """Unpack one entry of the engine's `drain` (ionrouter/engine/_ion.pyi)."""
     finish = _FINISHES[flags & 0xFF]
+    if finish is None and not logprobs and not prompt_logprobs:  # nearly all of them
+        return TokenEvent(text.decode("utf-8"), flags >> 8, queue_s=queue_s if queue_s >= 0 else None)
     return TokenEvent(
         text.decode("utf-8"),
         flags >> 8,
@@ -94,25 +94,32 @@ class Mailbox:
     def __init__(self) -> None:
         self._event: TokenEvent | None = None
         self._fault: Exception | None = None
-        self._ready = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, event: TokenEvent) -> None:
         """Add what the engine said; called on the loop's thread."""
         self._event = event if self._event is None else merged(self._event, event)
-        self._ready.set()
+        self._wake()
 
     def fail(self, fault: Exception) -> None:
         """Say that nothing more will come; `take` raises it once everything is read."""
         self._fault = fault
-        self._ready.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def take(self) -> TokenEvent:
         """Wait for and remove everything said so far."""
-        await self._ready.wait()
+        if self._event is None and self._fault is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         event, self._event = self._event, None
         if event is None:
             assert self._fault is not None
             raise self._fault
-        if self._fault is None:
-            self._ready.clear()
         return event

@@ -161,9 +161,7 @@ def _tokenizer(size: int) -> dict[str, Any]:
     merges = [list(pair) for pair in islice(_pairs(), size - len(vocabulary) - len(_SPECIALS))]
     vocabulary |= {left + right: len(vocabulary) + i for i, (left, right) in enumerate(merges)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added = [
-        {"id": size - len(_SPECIALS) + i, "content": text, **flags} for i, text in enumerate(_SPECIALS)
-    ]
+    added = [{"id": size - len(_SPECIALS) + i, "content": text, **flags} for i, text in enumerate(_SPECIALS)]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",

@@ -29,12 +29,12 @@ class Speed:
         """Begin to watch a sequence; `end` forgets it."""
         self._runs[sequence] = _Run()
 
-    def record(self, sequence: int, event: TokenEvent) -> None:
-        """Count an event; the first one only sets the time from which tokens count."""
+    def record(self, sequence: int, event: TokenEvent, now: float | None = None) -> None:
+        """Count an event; the first one only sets the time from which tokens count. `now`: the clock's, if read."""
         run = self._runs.get(sequence)
         if run is None:
             return
-        now = self._clock()
+        now = self._clock() if now is None else now
         if run.first_at is None:
             run.first_at = now
             return

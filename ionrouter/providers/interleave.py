@@ -11,6 +11,13 @@ Item = TypeVar("Item")
 
 async def interleave(streams: Sequence[AsyncIterator[Item]]) -> AsyncGenerator[tuple[int, Item]]:
     """Yield (stream, item) as items come; ends with the last stream. Closing it closes every stream."""
+    if len(streams) == 1:  # without tasks: they would cost more than the rest of an item's way
+        try:
+            async for only in streams[0]:
+                yield 0, only
+        finally:
+            await _close(streams[0])
+        return
     waiting = {asyncio.ensure_future(_next(stream)): i for i, stream in enumerate(streams)}
     try:
         while waiting:
@@ -26,8 +33,12 @@ async def interleave(streams: Sequence[AsyncIterator[Item]]) -> AsyncGenerator[t
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         for stream in streams:
-            if isinstance(stream, AsyncGenerator):
-                await stream.aclose()
+            await _close(stream)
+
+
+async def _close(stream: AsyncIterator[Item]) -> None:
+    if isinstance(stream, AsyncGenerator):
+        await stream.aclose()
 
 
 async def _next(stream: AsyncIterator[Item]) -> Item | None:

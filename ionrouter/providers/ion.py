@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 from ionrouter.engine.ion import (
     EngineClosed,
@@ -45,7 +46,7 @@ from ionrouter.providers.ion_scores import PromptScores, Shared
 from ionrouter.providers.ion_sections import Sections
 from ionrouter.providers.ion_tools import grammar_with_tools, may_think
 from ionrouter.routing.table import Endpoint, LocalModel
-from ionrouter.schema.events import Chunk
+from ionrouter.schema.events import Chunk, ProviderBatch, flat
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.usage import Usage
 
@@ -93,14 +94,20 @@ class IonProvider:
 
     async def stream(self, request: UpstreamRequest) -> AsyncGenerator[Chunk]:
         """Answer one request: role, content, finish, usage. Raises UpstreamError for every fault."""
+        async with aclosing(flat(self.batches(request))) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield cast(Chunk, event)
+
+    async def batches(self, request: UpstreamRequest) -> AsyncGenerator[ProviderBatch]:
+        """The same; what the engine said at once comes at once, text alone as runs."""
         try:
             async with self._lease(request.endpoint) as engine:
                 limits = _limits(request.endpoint, engine)
                 prompts = await _in_thread_if_long(request, engine, limits)
                 plan = _with_form(self._plan(request, prompts, limits), request, engine, prompts)
-                async with aclosing(_answer(engine, prompts, plan, request)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
+                async with aclosing(_answer(engine, prompts, plan, request)) as batches:
+                    async for batch in batches:
+                        yield batch
         except tuple(_FAILURES) as error:
             failure, status, code = _FAILURES[type(error)]
             raise UpstreamError(failure, str(error), status=status, code=code) from error
@@ -178,7 +185,7 @@ async def _in_thread_if_long(request: UpstreamRequest, engine: LocalEngine, limi
 
 async def _answer(
     engine: LocalEngine, prompts: list[Prompt], plan: Plan, request: UpstreamRequest
-) -> AsyncGenerator[Chunk]:
+) -> AsyncGenerator[ProviderBatch]:
     """Run every choice of every prompt side by side; choice index = prompt * n + choice."""
     jobs = [(prompt, choice) for prompt in prompts for choice in range(plan.num_choices)]
     answers = [
@@ -186,9 +193,8 @@ async def _answer(
         for k, prompt in enumerate(prompts)
         for answer in _writers(request, engine, plan, prompt, k * plan.num_choices)
     ]
-    for answer in answers:
-        for chunk in answer.begin():
-            yield chunk
+    if begun := [chunk for answer in answers for chunk in answer.begin()]:
+        yield begun
     completion = cached = 0
     if plan.sampling.max_tokens > 0 or plan.scores_prompt:
         async with aclosing(_events(engine, jobs, plan)) as events:
@@ -196,18 +202,18 @@ async def _answer(
                 request.queue.note(event.queue_s)
                 completion += event.num_tokens
                 cached += event.cached_tokens if jobs[i][1] == 0 else 0
-                chunks: Iterable[Chunk] = answers[i].continue_with(event)
-                if len(event.prompt_logprobs) > _INLINE_SCORES:
-                    chunks = await asyncio.to_thread(list, chunks)
-                for chunk in chunks:
-                    yield chunk
+                if (run := answers[i].run_of(event)) is not None:
+                    yield [run]
+                elif len(event.prompt_logprobs) > _INLINE_SCORES:
+                    yield await asyncio.to_thread(list, answers[i].continue_with(event))
+                elif chunks := list(answers[i].continue_with(event)):
+                    yield chunks
     else:
-        for answer in answers:
-            for chunk in answer.continue_with(TokenEvent(finish="length")):
-                yield chunk
+        end = TokenEvent(finish="length")
+        yield [chunk for answer in answers for chunk in answer.continue_with(end)]
     num_prompt = sum(len(prompt.ids) for prompt in prompts)
     reasoning = sum(answer.num_reasoning_tokens for answer in answers)
-    yield Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))
+    yield [Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))]
 
 
 async def _events(

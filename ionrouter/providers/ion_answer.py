@@ -14,7 +14,8 @@ from ionrouter.engine.mailbox import TokenEvent, TokenLogprob
 from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.providers.ion_scores import Names, PromptScores, finite, top_of
 from ionrouter.providers.ion_sections import Section, Sections
-from ionrouter.schema.events import ChoiceDelta, Chunk, FinishReason
+from ionrouter.schema.events import ChoiceDelta, Chunk, FinishReason, TextRun
+from ionrouter.schema.json import dumps
 
 
 class Answer(Protocol):
@@ -25,6 +26,13 @@ class Answer(Protocol):
     def begin(self) -> Iterator[Chunk]: ...
 
     def continue_with(self, event: TokenEvent) -> Iterator[Chunk]: ...
+
+    def run_of(self, event: TokenEvent) -> TextRun | None:
+        """The event as one run, if all that it brings is text; else None, and `continue_with` is to tell it.
+
+        Nearly all events do, and a run costs a fifth of a chunk on its way to the client.
+        """
+        ...
 
 
 class ChatAnswer:
@@ -47,9 +55,15 @@ class ChatAnswer:
         self._request_id = request_id
         self._num_calls = 0
         self.num_reasoning_tokens = 0
+        self._pattern = Chunk((ChoiceDelta(index, {"content": ""}),))
 
     def begin(self) -> Iterator[Chunk]:
         yield Chunk((ChoiceDelta(self._index, {"role": "assistant", "content": ""}),))
+
+    def run_of(self, event: TokenEvent) -> TextRun | None:
+        if not _is_text_alone(event, self._scores) or not self._sections.passes(event.text):
+            return None
+        return TextRun(self._pattern, "content", (event.text,), (dumps(event.text),))
 
     def continue_with(self, event: TokenEvent) -> Iterator[Chunk]:
         if self._scores is not None:
@@ -119,12 +133,18 @@ class CompletionAnswer:
         self._echo = echo
         self._scores = scores  # not told yet
         self.num_reasoning_tokens = 0
+        self._pattern = Chunk((ChoiceDelta(index, {"text": ""}),))
         self._offset = 0  # characters of the answer that earlier tokens account for
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def begin(self) -> Iterator[Chunk]:
         if self._echo and self._scores is None:
             yield Chunk((ChoiceDelta(self._index, {"text": self._echo}),))
+
+    def run_of(self, event: TokenEvent) -> TextRun | None:
+        if not _is_text_alone(event, self._scores):
+            return None
+        return TextRun(self._pattern, "text", (event.text,), (dumps(event.text),))
 
     def continue_with(self, event: TokenEvent) -> Iterator[Chunk]:
         if self._scores is not None:
@@ -157,6 +177,10 @@ class CompletionAnswer:
     def _text_bytes(self, token: int) -> bytes:
         """Bytes as they stand in the answer, where a special token has none."""
         return b"" if token in self._tokenizer.hidden_ids else self._tokenizer.bytes_of(token)
+
+
+def _is_text_alone(event: TokenEvent, scores: PromptScores | None) -> bool:
+    return bool(event.text) and event.finish is None and not event.logprobs and scores is None
 
 
 def _finish(index: int, delta: dict[str, Any], event: TokenEvent, *, has_calls: bool = False) -> Chunk:

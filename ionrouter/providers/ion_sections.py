@@ -38,6 +38,13 @@ class Sections:
         """Whether what comes next belongs to a thought, as far as is known."""
         return self._state == self._thought
 
+    def passes(self, text: str) -> bool:
+        """Whether this piece is content as it stands, known without looking further; it is taken then."""
+        trigger = self._form.trigger if self._form is not None else None
+        is_plain = self._state == self._content and not self._rest and (not trigger or trigger[0] not in text)
+        self._has_content = self._has_content or is_plain
+        return is_plain
+
     def feed(self, text: str) -> list[Section]:
         """Take the next piece of the answer."""
         self._rest += text

@@ -1,0 +1,132 @@
+"""`ionrouter bench engine`: a local model on this machine, offline and over HTTP. Prints Markdown or JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ionrouter
+from ionrouter.benchmark import engine_serving
+from ionrouter.benchmark.engine_report import Report, as_json, markdown, rows_of
+from ionrouter.benchmark.engine_workloads import chosen, workloads
+from ionrouter.commands.bench import tell
+from ionrouter.engine.random_model import write_folder
+from ionrouter.engine.sources import RandomModel, parse_source
+from ionrouter.errors import ConfigError
+from ionrouter.routing.values import byte_count
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says."""
+
+    model: str
+    device: str = "auto"
+    workloads: str = "all"
+    scale: float = 1.0
+    rounds: int = 3
+    serve: str = ""
+    starts: int = 3
+    threads: int | None = None
+    kv_memory: str | None = None
+    max_running: int = 256
+    save: Path | None = None
+    as_json: bool = False
+
+
+def run(asked: Asked, cache: Path) -> int:
+    """Measure and print; returns the exit code. Raises ConfigError."""
+    if not sys.platform.startswith("linux"):
+        raise ConfigError("bench engine reads /proc: it runs on Linux only")
+    streams = _streams(asked.serve)
+    wanted = chosen(asked.workloads, asked.scale)
+    weights = _weights(asked)
+    settings = {"weights": weights, "device": asked.device, "max_running": asked.max_running}
+    if asked.threads is not None:
+        settings["threads"] = asked.threads
+    offline = {**settings, "kv_memory_bytes": _kv_bytes(asked.kv_memory)}
+    told = _offline(offline, [asdict(each) for each in wanted], asked.rounds, cache)
+    machine = {**told[0]["machine"], "version": ionrouter.__version__}
+    report = Report(weights, machine, asked.scale, asked.rounds, *rows_of(told))
+    _serve(report, {**settings, "kv_memory": asked.kv_memory}, asked, streams)
+    print(json.dumps(as_json(report), indent=1) if asked.as_json else markdown(report))
+    return 0
+
+
+def _streams(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = [0]
+    if any(count < 1 for count in found):
+        raise ConfigError(f"--serve: {text!r} is not a list of numbers of streams, as in 64,256")
+    return found
+
+
+def _kv_bytes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(byte_count(text))
+    except ValueError as error:
+        raise ConfigError(f"--kv-memory: {error}") from error
+
+
+def _weights(asked: Asked) -> str:
+    """The source as the engine wants it; a random model is written to a folder first where that is asked."""
+    source = parse_source(asked.model)
+    if asked.save is None:
+        is_remote = asked.model.startswith(("pypi:", "hf:", "random:"))
+        return asked.model if is_remote else str(Path(asked.model).expanduser().resolve())
+    if not isinstance(source, RandomModel):
+        raise ConfigError(f"--save: {asked.model} is no random model")
+    tell(f"writing {asked.save}")
+    write_folder(source.shape, source.seed, asked.save)
+    return str(asked.save.expanduser().resolve())
+
+
+def _offline(
+    settings: Mapping[str, Any], wanted: list[dict[str, Any]], rounds: int, cache: Path
+) -> list[dict[str, Any]]:
+    """Run engine_offline.py and read its lines; raises ConfigError with its reason."""
+    job = {"settings": settings, "workloads": wanted, "rounds": rounds, "cache": str(cache)}
+    command = (sys.executable, "-m", "ionrouter.benchmark.engine_offline")
+    told: list[dict[str, Any]] = []
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(job))
+        process.stdin.close()
+        for line in process.stdout:
+            told.append(json.loads(line))
+            done = told[-1].get("row", {}).get("workload") or told[-1].get("skipped")
+            tell(f"{done} done" if done else "the model is loaded")
+        process.wait()
+        log.seek(0)
+        said = log.read()
+    if process.returncode or not told or "machine" not in told[0]:
+        error = next((line["error"] for line in told if "error" in line), said[-1000:])
+        raise ConfigError(f"{settings['weights']}: {error}")
+    return told
+
+
+def _serve(report: Report, settings: Mapping[str, Any], asked: Asked, streams: list[int]) -> None:
+    if asked.starts > 0:
+        tell("starting servers")
+        report.starts_s = engine_serving.start_times(settings, asked.starts)
+    if not streams:
+        return
+    num_in, num_out = workloads(asked.scale)["batch1"].requests[0]
+    with engine_serving.served(settings) as server:
+        for count in streams:
+            tell(f"{count} streams over HTTP")
+            vocab_size = int(report.machine["vocab_size"])
+            report.bursts.append(engine_serving.measure(server, count, num_in, num_out, vocab_size))
