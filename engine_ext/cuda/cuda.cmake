@@ -9,7 +9,7 @@ set(ION_CUDA_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 set(ION_CUDA_SOURCES
   cuda/api.cpp cuda/blas_lt.cpp cuda/decoder.cpp cuda/host_tier.cpp cuda/measure.cpp cuda/model.cpp cuda/runner.cpp
-  cuda/runner_launch.cpp cuda/step_buffer.cpp cuda/teacher_forced.cpp
+  cuda/runner_launch.cpp cuda/step_buffer.cpp cuda/teacher_forced.cpp cuda/upload.cpp
   kernels/cuda/activation.cu kernels/cuda/attention.cu kernels/cuda/measure.cu kernels/cuda/norm.cu kernels/cuda/rope_kv.cu
   kernels/cuda/sampler.cu kernels/cuda/stream_gemm.cu kernels/cuda/stream_weights.cu)
 set(ION_CUDA_FLAGS

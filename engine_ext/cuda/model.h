@@ -11,6 +11,7 @@
 #include "cuda/blas_lt.h"
 #include "cuda/device_memory.h"
 #include "cuda/ion_cuda.h"
+#include "cuda/upload.h"
 
 namespace ion::cuda {
 
@@ -83,6 +84,7 @@ class Model {
   __nv_bfloat16 *embedding_ = nullptr, *head_ = nullptr;
   float* output_norm_ = nullptr;
   std::unique_ptr<BlasLt> blas_;
+  std::unique_ptr<Upload> upload_;  // while weights come
   DeviceMemory tiled_memory_;
   std::vector<TiledLayer> tiled_layers_;
   __nv_bfloat16* tiled_head_ = nullptr;

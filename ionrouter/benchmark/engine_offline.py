@@ -164,8 +164,10 @@ async def run(job: dict[str, Any]) -> None:
         for given in job["workloads"]:
             workload = Workload(given["name"], tuple((i, o) for i, o in given["requests"]))
             row = await bench.row(workload)
-            is_row = isinstance(row, Row)
-            _tell({"row": asdict(row)} if is_row else {"skipped": workload.name, "why": row})  # type: ignore[call-overload]
+            if isinstance(row, Row):
+                _tell({"row": asdict(row)})
+            else:
+                _tell({"skipped": workload.name, "why": row})
     finally:
         await engine.close()
 

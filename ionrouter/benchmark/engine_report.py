@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.benchmark.engine_offline import Row
-from ionrouter.benchmark.engine_serving import Burst
+from ionrouter.benchmark.engine_serving import Burst, Start
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Report:
     rounds: int
     rows: list[Row] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    starts_s: list[float] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
     bursts: list[tuple[Burst, Burst]] = field(default_factory=list)
 
 
@@ -38,14 +38,14 @@ def _head(report: Report) -> Iterator[str]:
         f"{machine['version']}, Python {machine['python']}."
     )
     yield (
-        f"Weights {machine['weight_bytes'] / 1e9:.2f} GB, {machine['streamed_bytes'] / 1e9:.2f} GB of them read a "
-        f"step; KV {machine['kv_token_bytes'] / 1024:.1f} KiB a token; plain read "
+        f"Weights {machine['weight_bytes'] / 1e9:.2f} GB, {machine['streamed_bytes'] / 1e9:.2f} GB of them "
+        f"read a step; KV {machine['kv_token_bytes'] / 1024:.1f} KiB a token; plain read "
         f"{machine['read_bandwidth'] / 1e9:,.1f} GB/s."
     )
     if why := machine.get("why_not_cuda"):
         yield f"Not on a GPU: {why}."
     if report.scale != 1.0:
-        yield f"Scaled: lengths, and requests of chat, prefill and longctx, are {report.scale:g} of the workload's."
+        yield f"Scaled: lengths, and requests of chat, prefill and longctx, by {report.scale:g}."
     yield ""
 
 
@@ -57,7 +57,10 @@ def _workloads(report: Report) -> Iterator[str]:
         f"{report.rounds}."
     )
     yield ""
-    yield "| workload | in | out | out tok/s | all tok/s | spread | first token s | ms a step | floor ms | floor / step |"
+    yield (
+        "| workload | in | out | out tok/s | all tok/s | spread | first token s | ms a step | floor ms | "
+        "floor / step |"
+    )
     yield "|---|" + "--:|" * 9
     for row in report.rows:
         yield _line(
@@ -78,12 +81,13 @@ def _workloads(report: Report) -> Iterator[str]:
 
 
 def _starts(report: Report) -> Iterator[str]:
-    if not report.starts_s:
+    if not report.starts:
         return
-    times = report.starts_s
+    times = [start.first_token_s for start in report.starts]
     yield (
         f"Exec of `ionrouter serve` to the first token over HTTP: median {statistics.median(times):.2f} s of "
-        f"{len(times)}, {min(times):.2f} to {max(times):.2f}."
+        f"{len(times)}, {min(times):.2f} to {max(times):.2f}; loading the model took "
+        f"{statistics.median(start.load_s for start in report.starts):.2f} s of it."
     )
     yield ""
 
@@ -95,8 +99,8 @@ def _streams(report: Report) -> Iterator[str]:
     yield "Streams over HTTP, the load in processes of its own; Poisson at 70% of the rate of all at once."
     yield ""
     yield (
-        "| streams | out tok/s | of offline | first token p50 / p99 ms | chunks with one token | CPU us/token | "
-        "Poisson req/s | first token p50 / p99 ms | load CPU | not whole |"
+        "| streams | out tok/s | of offline | first token p50 / p99 ms | chunks with one token | "
+        "CPU us/token | Poisson req/s | first token p50 / p99 ms | load CPU | not whole |"
     )
     yield "|--:|" + "--:|" * 9
     for at_once, poisson in report.bursts:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,18 @@ from ionrouter.errors import ConfigError
 
 MODEL = "bench/model"
 POISSON_SHARE = 0.7  # of the rate at which all streams at once were answered
-POISSON_S = 8.0
 _STREAMS_A_PROCESS = 128
 _BEGIN_S = 1.5  # until the load's processes have started and connected
 _PATIENCE_S = 900.0  # for a server to answer at all
 _ASK_EVERY_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds from exec to the first token of the first answer; `load_s` of them loaded the model."""
+
+    first_token_s: float
+    load_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class Server:
 
     port: int
     pid: int
-    first_token_s: float  # exec to the first token of the first answer
+    start: Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,8 @@ def served(settings: Mapping[str, Any]) -> Iterator[Server]:
         )
         try:
             _await_token(port, process, Path(log.name), begun_at + _PATIENCE_S)
-            yield Server(port, process.pid, time.perf_counter() - begun_at)
+            spent_s = time.perf_counter() - begun_at
+            yield Server(port, process.pid, Start(spent_s, _load_s(Path(log.name))))
         finally:
             end(process)
 
@@ -119,12 +127,23 @@ def _await_token(port: int, process: subprocess.Popen[bytes], log: Path, until: 
     raise ConfigError(f"the server gave no token: {last[-500:].decode('utf-8', 'replace')}\n{tail}")
 
 
-def start_times(settings: Mapping[str, Any], rounds: int) -> list[float]:
-    """Exec to first token over HTTP, in seconds, after a start that is not counted."""
+def _load_s(log: Path) -> float:
+    """What the server's log says of its model; it is written a moment after the first token may be read."""
+    until = time.perf_counter() + 5.0
+    while time.perf_counter() < until:
+        for line in log.read_bytes().splitlines():
+            if b'"engine_started"' in line:
+                return float(json.loads(line)["load_s"])
+        time.sleep(_ASK_EVERY_S)
+    return float("nan")
+
+
+def start_times(settings: Mapping[str, Any], rounds: int) -> list[Start]:
+    """Start a server that is not counted, then others."""
     found = []
     for _ in range(1 + rounds):
         with served(settings) as server:
-            found.append(server.first_token_s)
+            found.append(server.start)
     return found[1:]
 
 
@@ -179,20 +198,10 @@ def _summed(seen: list[Seen], plan: Plan, begin_at: float, server_s: float | Non
     )
 
 
-def measure(
-    server: Server, num_streams: int, num_in: int, num_out: int, vocab_size: int
-) -> tuple[Burst, Burst]:
-    """All at once (the second of two tries), then a Poisson load at a share of that rate."""
-    common = {
-        "port": server.port,
-        "model": MODEL,
-        "num_in": num_in,
-        "num_out": num_out,
-        "vocab_size": vocab_size,
-    }
-    at_once = Plan(**common, num_streams=num_streams, begin_at=0.0)
-    burst(server, at_once)
-    first = burst(server, Plan(**common, num_streams=num_streams, begin_at=0.0, seed=1000))
-    rate = POISSON_SHARE * num_streams / first.whole_s
-    count = max(num_streams, round(rate * POISSON_S))
-    return first, burst(server, Plan(**common, num_streams=count, begin_at=0.0, rate=rate, seed=2000))
+def measure(server: Server, plan: Plan, seconds: float) -> tuple[Burst, Burst]:
+    """All at once (the second of two tries), then a Poisson load of `seconds` at a share of that rate."""
+    burst(server, plan)
+    at_once = burst(server, replace(plan, seed=1000))
+    rate = POISSON_SHARE * plan.num_streams / at_once.whole_s
+    count = max(plan.num_streams, round(rate * seconds))
+    return at_once, burst(server, replace(plan, num_streams=count, rate=rate, seed=2000))

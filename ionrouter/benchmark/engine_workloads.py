@@ -69,7 +69,7 @@ def _chat() -> list[tuple[int, int]]:
 
 
 def chosen(names: str, scale: float) -> list[Workload]:
-    """Read `--workloads`: all, none, or names separated by commas. Raises ConfigError naming what is unknown."""
+    """Read `--workloads`: all, none, or names separated by commas. Raises ConfigError for an unknown one."""
     known = workloads(scale)
     if names in ("all", "none"):
         return list(known.values()) if names == "all" else []

@@ -26,13 +26,13 @@ _TAIL_BYTES = 4096  # hold the last events
 class Plan:
     """What to ask. Times are of time.monotonic, which all processes of a machine share."""
 
-    port: int
     model: str
     num_in: int
     num_out: int
     vocab_size: int
     num_streams: int
-    begin_at: float  # when the first, or all, are sent
+    port: int = 0
+    begin_at: float = 0.0  # when the first, or all, are sent
     rate: float = 0.0  # requests a second on average, as a Poisson process; 0: all at once
     seed: int = 0
     headers: tuple[str, ...] = ()

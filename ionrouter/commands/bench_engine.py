@@ -15,6 +15,7 @@ import ionrouter
 from ionrouter.benchmark import engine_serving
 from ionrouter.benchmark.engine_report import Report, as_json, markdown, rows_of
 from ionrouter.benchmark.engine_workloads import chosen, workloads
+from ionrouter.benchmark.stream_load import Plan
 from ionrouter.commands.bench import tell
 from ionrouter.engine.random_model import write_folder
 from ionrouter.engine.sources import RandomModel, parse_source
@@ -32,6 +33,7 @@ class Asked:
     scale: float = 1.0
     rounds: int = 3
     serve: str = ""
+    seconds: float = 8.0
     starts: int = 3
     threads: int | None = None
     kv_memory: str | None = None
@@ -121,12 +123,13 @@ def _offline(
 def _serve(report: Report, settings: Mapping[str, Any], asked: Asked, streams: list[int]) -> None:
     if asked.starts > 0:
         tell("starting servers")
-        report.starts_s = engine_serving.start_times(settings, asked.starts)
+        report.starts = engine_serving.start_times(settings, asked.starts)
     if not streams:
         return
     num_in, num_out = workloads(asked.scale)["batch1"].requests[0]
+    vocab_size = int(report.machine["vocab_size"])
     with engine_serving.served(settings) as server:
         for count in streams:
             tell(f"{count} streams over HTTP")
-            vocab_size = int(report.machine["vocab_size"])
-            report.bursts.append(engine_serving.measure(server, count, num_in, num_out, vocab_size))
+            plan = Plan(engine_serving.MODEL, num_in, num_out, vocab_size, count)
+            report.bursts.append(engine_serving.measure(server, plan, asked.seconds))

@@ -6,6 +6,7 @@ Knows files and their metadata; knows no requests and starts no engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,18 +120,30 @@ def _extension() -> Any:
 def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
     ion = _extension()
     metadata = ion.gguf_metadata(str(path))
-    tokenizer = _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata))
-    threads = settings.threads or 0
-    if device.kind == "cuda":
-        model = _on_cuda(ion.CudaModel.load_gguf, str(path), threads)
-    else:
-        model = ion.Model.load_gguf(str(path), settings.numerics, threads)
+
+    def load() -> Any:
+        threads = settings.threads or 0
+        if device.kind == "cuda":
+            return _on_cuda(ion.CudaModel.load_gguf, str(path), threads)
+        return ion.Model.load_gguf(str(path), settings.numerics, threads)
+
+    tokenizer, model = _beside(lambda: _read("tokenizer.ggml", lambda: tokenizers.from_gguf(metadata)), load)
     return _loaded(model, tokenizer, path, settings, device)
 
 
+def _beside(read_tokenizer: Callable[[], Tokenizer], load: Callable[[], Any]) -> tuple[Tokenizer, Any]:
+    """Read the tokenizer while the weights load: a large vocabulary takes as long. Its fault comes first."""
+    with ThreadPoolExecutor(1, "ion-tokenizer") as threads:
+        tokenizer = threads.submit(read_tokenizer)
+        try:
+            model = load()
+        except Exception:
+            tokenizer.result()
+            raise
+        return tokenizer.result(), model
+
+
 def _load_folder(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
-    ion = _extension()
-    tokenizer = _read("tokenizer.json", lambda: tokenizers.from_folder(path))
     source = parse_source(settings.weights)
     shards = [] if isinstance(source, RandomModel) else [str(shard) for shard in shards_of(path)]
     config_path = path / "config.json"
@@ -140,13 +153,16 @@ def _load_folder(path: Path, settings: EngineSettings, device: Device) -> Loaded
         config_json = config_path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"config.json: not UTF-8: {error}") from error
-    threads = settings.threads or 0
-    if isinstance(source, RandomModel):
-        model = _random(source, config_json, settings, device)
-    elif device.kind == "cuda":
-        model = _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
-    else:
-        model = ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
+
+    def load() -> Any:
+        ion, threads = _extension(), settings.threads or 0
+        if isinstance(source, RandomModel):
+            return _random(source, config_json, settings, device)
+        if device.kind == "cuda":
+            return _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
+        return ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
+
+    tokenizer, model = _beside(lambda: _read("tokenizer.json", lambda: tokenizers.from_folder(path)), load)
     return _loaded(model, tokenizer, path, settings, device)
 
 

@@ -30,7 +30,7 @@ class Speed:
         self._runs[sequence] = _Run()
 
     def record(self, sequence: int, event: TokenEvent, now: float | None = None) -> None:
-        """Count an event; the first one only sets the time from which tokens count. `now`: the clock's, if read."""
+        """Count an event, at the clock's `now` if that is known; the first only sets when counting begins."""
         run = self._runs.get(sequence)
         if run is None:
             return
