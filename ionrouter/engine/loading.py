@@ -144,6 +144,15 @@ def _beside(read_tokenizer: Callable[[], Tokenizer], load: Callable[[], Any]) ->
 
 
 def _load_folder(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
+    tokenizer, model = _beside(
+        lambda: _read("tokenizer.json", lambda: tokenizers.from_folder(path)),
+        lambda: _folder_model(path, settings, device),
+    )
+    return _loaded(model, tokenizer, path, settings, device)
+
+
+def _folder_model(path: Path, settings: EngineSettings, device: Device) -> Any:
+    ion, threads = _extension(), settings.threads or 0
     source = parse_source(settings.weights)
     shards = [] if isinstance(source, RandomModel) else [str(shard) for shard in shards_of(path)]
     config_path = path / "config.json"
@@ -153,17 +162,11 @@ def _load_folder(path: Path, settings: EngineSettings, device: Device) -> Loaded
         config_json = config_path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"config.json: not UTF-8: {error}") from error
-
-    def load() -> Any:
-        ion, threads = _extension(), settings.threads or 0
-        if isinstance(source, RandomModel):
-            return _random(source, config_json, settings, device)
-        if device.kind == "cuda":
-            return _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
-        return ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
-
-    tokenizer, model = _beside(lambda: _read("tokenizer.json", lambda: tokenizers.from_folder(path)), load)
-    return _loaded(model, tokenizer, path, settings, device)
+    if isinstance(source, RandomModel):
+        return _random(source, config_json, settings, device)
+    if device.kind == "cuda":
+        return _on_cuda(ion.CudaModel.load_safetensors, shards, config_json, threads)
+    return ion.Model.load_safetensors(shards, config_json, settings.numerics, threads)
 
 
 def _random(source: RandomModel, config_json: str, settings: EngineSettings, device: Device) -> Any:
