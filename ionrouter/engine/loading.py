@@ -16,6 +16,7 @@ from ionrouter.engine import weights
 from ionrouter.engine.chat_template import ChatTemplate
 from ionrouter.engine.device import Device, DeviceKind, choose_device, cublas_lt_path
 from ionrouter.engine.kv_memory import TooLittleMemory
+from ionrouter.engine.random_model import matrix_bytes
 from ionrouter.engine.shards import shards_of
 from ionrouter.engine.sources import RandomModel, parse_source
 from ionrouter.engine.tokenizer import Tokenizer
@@ -66,10 +67,13 @@ def fetch_weights(settings: EngineSettings, *, cache: Path, progress: bool) -> P
 
 def weight_bytes(settings: EngineSettings, cache: Path) -> int:
     """Say what the files on this machine take, about what the loaded weights will; 0 if none are here yet."""
-    path = weights.locate(settings.weights, cache)
-    if path is None:
-        return 0
+    source = parse_source(settings.weights)
     try:
+        if isinstance(source, RandomModel):
+            return matrix_bytes(source.shape)
+        path = weights.locate(settings.weights, cache)
+        if path is None:
+            return 0
         files = shards_of(path) if path.is_dir() else [path]
     except ConfigError:  # it will not load either
         return 0

@@ -106,6 +106,17 @@ def config_of(shape: str) -> dict[str, Any]:
     return dict(SHAPES[shape])
 
 
+def matrix_bytes(shape: str) -> int:
+    """Say what a shape's matrices take as bfloat16; norms and biases are next to nothing."""
+    config = config_of(shape)
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    head_dim = int(config.get("head_dim") or hidden // heads)
+    q_size, kv_size = heads * head_dim, int(config["num_key_value_heads"]) * head_dim
+    layer = hidden * (2 * q_size + 2 * kv_size + 3 * int(config["intermediate_size"]))
+    tables = 1 if config["tie_word_embeddings"] else 2
+    return 2 * (int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden)
+
+
 def prepared(shape: str, cache: Path) -> Path:
     """Return the folder of a shape's config and tokenizer, written once; it holds no weights."""
     config = config_of(shape)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import _ion, tokenizer, weights
 from ionrouter.engine.device import Device
-from ionrouter.engine.loading import EngineSettings, load_from
+from ionrouter.engine.loading import EngineSettings, load_from, weight_bytes
 from ionrouter.engine.random_model import SHAPES, config_of, prepared, write_folder
 from ionrouter.engine.sources import RandomModel, parse_source
 from ionrouter.errors import ConfigError
@@ -106,6 +106,15 @@ def test_the_vocabulary_is_whole_and_text_survives_it(shape: str, tmp_path: Path
     assert read.text_of(read.encode(text)) == text
     assert read.stop_ids == (size - 1,)
     FastTokenizer.from_file(str(folder / "tokenizer.json"))  # as others read it
+
+
+def test_what_a_model_will_take_is_known_before_it_is_made(tmp_path: Path) -> None:
+    for shape in ("tiny", "smollm2-135m"):
+        planned = weight_bytes(EngineSettings(f"random:{shape}"), tmp_path)
+        made = random_model(0, config_of(shape)).weight_bytes
+        assert planned * 0.99 < made < 2.2 * planned, "exact numerics may keep them wider"
+    assert abs(weight_bytes(EngineSettings("random:qwen2.5-7b"), tmp_path) - 15.23e9) < 0.02e9
+    assert weight_bytes(EngineSettings("random:nobody"), tmp_path) == 0
 
 
 def test_notations() -> None:
