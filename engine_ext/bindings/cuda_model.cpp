@@ -41,6 +41,14 @@ CudaModelHandle random(const std::string& config_json, uint64_t seed, int thread
   return {CudaModel::random(config_json, seed, options)};
 }
 
+double device_read_bandwidth() {
+  const Unlocked unlocked;
+  const CudaLibrary& library = cuda_library();
+  double out = 0.0;
+  if (library.read_bandwidth(0, &out) != 0) throw std::runtime_error("measuring the GPU: " + library.why());
+  return out;
+}
+
 py::object logits(const CudaModelHandle& self, const std::vector<int32_t>& tokens, int32_t chunk) {
   std::vector<float> values;
   {
@@ -76,6 +84,7 @@ py::dict device() {
 
 void add_cuda_model(py::module_& module) {
   module.def("cuda_device", &device);
+  module.def("cuda_read_bandwidth", &device_read_bandwidth);
   py::class_<CudaModelHandle>(module, "CudaModel")
       .def_static("load_gguf", &load_gguf, py::arg("path"), py::arg("threads") = 0, py::arg("blaslt") = "",
                   py::arg("precision") = "auto")

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/ion_cuda.h"
+#include "cuda/measure.h"
 #include "cuda/model.h"
 #include "cuda/runner.h"
 #include "cuda/teacher_forced.h"
@@ -69,6 +70,13 @@ int ion_cuda_device(int32_t index, IonCudaDevice* out) {
   });
 }
 
+int ion_cuda_read_bandwidth(int32_t device, double* out) {
+  return guarded(-1, [&] {
+    *out = ion::cuda::read_bandwidth(device);
+    return 0;
+  });
+}
+
 IonCudaModel* ion_cuda_model_create(const IonCudaConfig* config, int32_t device, const char* blaslt) {
   return guarded<IonCudaModel*>(nullptr, [&] {
     return new IonCudaModel{ion::cuda::Model(*config, device, blaslt == nullptr ? "" : blaslt)};
@@ -91,6 +99,14 @@ int ion_cuda_model_write(IonCudaModel* model, IonCudaWeight weight, int32_t laye
                          int64_t num_rows, const void* rows) {
   return guarded(-1, [&] {
     model->model.write(weight, layer, first_row, num_rows, rows);
+    return 0;
+  });
+}
+
+int ion_cuda_model_fill(IonCudaModel* model, IonCudaWeight weight, int32_t layer, int64_t first_row,
+                        int64_t num_rows, uint64_t key, float scale) {
+  return guarded(-1, [&] {
+    model->model.fill(weight, layer, first_row, num_rows, key, scale);
     return 0;
   });
 }

@@ -142,6 +142,9 @@ ION_CUDA_API const char* ion_cuda_error(void);
 /* -1 without a GPU or driver. */
 ION_CUDA_API int ion_cuda_device(int32_t index, IonCudaDevice* out);
 
+/* Bytes a second of a plain read of device memory; takes 2 GiB of it meanwhile. For benchmarks. */
+ION_CUDA_API int ion_cuda_read_bandwidth(int32_t device, double* out);
+
 /* Allocates all weights, unset. `blaslt` is a path of libcublasLt.so, or null to search. */
 ION_CUDA_API IonCudaModel* ion_cuda_model_create(const IonCudaConfig* config, int32_t device,
                                                  const char* blaslt);
@@ -152,6 +155,11 @@ ION_CUDA_API int64_t ion_cuda_block_bytes(const IonCudaConfig* config); /* of on
  * vector is a row. */
 ION_CUDA_API int ion_cuda_model_write(IonCudaModel* model, IonCudaWeight weight, int32_t layer,
                                       int64_t first_row, int64_t num_rows, const void* rows);
+/* Fills rows of a matrix on the device with values that follow from `key` (kernels/random_values.h), uniform
+ * in
+ * [-scale, scale). For benchmarks. */
+ION_CUDA_API int ion_cuda_model_fill(IonCudaModel* model, IonCudaWeight weight, int32_t layer,
+                                     int64_t first_row, int64_t num_rows, uint64_t key, float scale);
 /* Where a weight lies on the device, for filling it there; null if the model has none. */
 ION_CUDA_API void* ion_cuda_model_pointer(IonCudaModel* model, IonCudaWeight weight, int32_t layer);
 

@@ -9,6 +9,7 @@ namespace ion::cuda {
 namespace {
 
 constexpr int32_t kNumWeights = ION_CUDA_DOWN_SCALE + 1;
+constexpr int64_t kLargeWrite = 4 << 20;  // bytes worth several threads
 
 bool is_of_layer(IonCudaWeight weight) {
   return weight != ION_CUDA_EMBEDDING && weight != ION_CUDA_HEAD && weight != ION_CUDA_OUTPUT_NORM;
@@ -188,10 +189,28 @@ void Model::write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_
   }
   check(cudaSetDevice(device_), "device");
   auto* to = static_cast<std::byte*>(pointer(weight, layer)) + first_row * shape.row_bytes();
-  check(cudaMemcpy(to, rows, num_rows * shape.row_bytes(), cudaMemcpyHostToDevice), "copy of weights");
+  const int64_t num_bytes = num_rows * shape.row_bytes();
+  if (num_bytes < kLargeWrite) {
+    check(cudaMemcpy(to, rows, num_bytes, cudaMemcpyHostToDevice), "copy of weights");
+    return;
+  }
+  if (upload_ == nullptr) upload_ = std::make_unique<Upload>(device_);
+  upload_->copy(to, static_cast<const std::byte*>(rows), num_bytes);
+}
+
+void Model::fill(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, uint64_t key,
+                 float scale) {
+  const WeightShape shape = shape_of(config_, weight);
+  if (shape.is_float || first_row < 0 || num_rows < 0 || first_row + num_rows > shape.rows) {
+    throw std::invalid_argument("CUDA: rows outside the matrix");
+  }
+  check(cudaSetDevice(device_), "device");
+  auto* to = static_cast<__nv_bfloat16*>(pointer(weight, layer)) + first_row * shape.cols;
+  fill_random(to, num_rows * shape.cols, key, scale, nullptr);
 }
 
 void Model::tile() {
+  upload_.reset();
   if (is_tiled()) return;
   check(cudaSetDevice(device_), "device");
   const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size, q_size = config_.q_size();

@@ -11,6 +11,7 @@
 #include "cuda/blas_lt.h"
 #include "cuda/device_memory.h"
 #include "cuda/ion_cuda.h"
+#include "cuda/upload.h"
 
 namespace ion::cuda {
 
@@ -66,6 +67,8 @@ class Model {
   Model(const IonCudaConfig& config, int32_t device, const std::string& blaslt);
 
   void write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, const void* rows);
+  void fill(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, uint64_t key,
+            float scale);
   void* pointer(IonCudaWeight weight, int32_t layer) const;
 
   // Makes the tiled copies where the device can stream them and they fit beside 30% of its memory; once.
@@ -90,6 +93,7 @@ class Model {
   __nv_bfloat16 *embedding_ = nullptr, *head_ = nullptr;
   float* output_norm_ = nullptr;
   std::unique_ptr<BlasLt> blas_;
+  std::unique_ptr<Upload> upload_;  // while weights come
   DeviceMemory tiled_memory_;
   std::vector<TiledLayer> tiled_layers_;
   Matrix tiled_head_;

@@ -73,11 +73,13 @@ CudaLibrary load(const std::string& path) {
   }
   symbols.resolve("ion_cuda_error", out.error);
   symbols.resolve("ion_cuda_device", out.device);
+  symbols.resolve("ion_cuda_read_bandwidth", out.read_bandwidth);
   symbols.resolve("ion_cuda_model_create", out.model_create);
   symbols.resolve("ion_cuda_model_destroy", out.model_destroy);
   symbols.resolve("ion_cuda_model_bytes", out.model_bytes);
   symbols.resolve("ion_cuda_block_bytes", out.block_bytes);
   symbols.resolve("ion_cuda_model_write", out.model_write);
+  symbols.resolve("ion_cuda_model_fill", out.model_fill);
   symbols.resolve("ion_cuda_model_pointer", out.model_pointer);
   symbols.resolve("ion_cuda_model_tile", out.model_tile);
   symbols.resolve("ion_cuda_runner_bytes", out.runner_bytes);

@@ -14,11 +14,13 @@ struct CudaLibrary {
   decltype(&ion_cuda_abi) abi;
   decltype(&ion_cuda_error) error;
   decltype(&ion_cuda_device) device;
+  decltype(&ion_cuda_read_bandwidth) read_bandwidth;
   decltype(&ion_cuda_model_create) model_create;
   decltype(&ion_cuda_model_destroy) model_destroy;
   decltype(&ion_cuda_model_bytes) model_bytes;
   decltype(&ion_cuda_block_bytes) block_bytes;
   decltype(&ion_cuda_model_write) model_write;
+  decltype(&ion_cuda_model_fill) model_fill;
   decltype(&ion_cuda_model_pointer) model_pointer;
   decltype(&ion_cuda_model_tile) model_tile;
   decltype(&ion_cuda_runner_bytes) runner_bytes;

@@ -34,7 +34,8 @@ std::shared_ptr<const CudaModel> CudaModel::load_safetensors(std::span<const std
 
 std::shared_ptr<const CudaModel> CudaModel::random(const std::string& config_json, uint64_t seed,
                                                    const CudaModelOptions& options) {
-  const auto pool = shared_pool(options.threads);
+  // What is quantised is quantised on the host.
+  const auto pool = options.precision == CudaPrecision::fp8 ? shared_pool(options.threads) : nullptr;
   return load(ModelFiles::random(config_json, seed, pool.get()), options);
 }
 
@@ -65,14 +66,25 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
   const char* blaslt = options.blaslt.empty() ? nullptr : options.blaslt.c_str();
   model->handle_ = library.model_create(&config.values, 0, blaslt);
   if (model->handle_ == nullptr) throw WeightError("CUDA refuses the model: " + library.why());
+  const WriteRows write = [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                              const void* rows) {
+    if (library.model_write(model->handle_, weight, layer, first_row, num_rows, rows) != 0) {
+      throw std::runtime_error("writing weights to the GPU failed: " + library.why());
+    }
+  };
+  const FillRows fill = [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                            const RandomRecipe& recipe) {
+    if (library.model_fill(model->handle_, weight, layer, first_row, num_rows, recipe.key, recipe.scale) !=
+        0) {
+      throw std::runtime_error("making weights on the GPU failed: " + library.why());
+    }
+  };
   const auto pool = shared_pool(options.threads);
-  convert_weights(
-      files.config, found, is_fp8, *pool,
-      [&](IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, const void* rows) {
-        if (library.model_write(model->handle_, weight, layer, first_row, num_rows, rows) != 0) {
-          throw std::runtime_error("writing weights to the GPU failed: " + library.why());
-        }
-      });
+  if (files.seed && !is_fp8) {
+    make_weights(files.config, found, *files.seed, *pool, write, fill);
+  } else {
+    convert_weights(files.config, found, is_fp8, *pool, write);
+  }
   if (library.model_tile(model->handle_) != 0) {
     throw std::runtime_error("tiling weights on the GPU failed: " + library.why());
   }

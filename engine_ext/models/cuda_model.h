@@ -36,7 +36,7 @@ class CudaModel {
   static std::shared_ptr<const CudaModel> load_safetensors(std::span<const std::string> paths,
                                                            const std::string& config_json,
                                                            const CudaModelOptions& options);
-  // As Model::random.
+  // As Model::random; matrices of bfloat16 are made on the device.
   static std::shared_ptr<const CudaModel> random(const std::string& config_json, uint64_t seed,
                                                  const CudaModelOptions& options);
   ~CudaModel();

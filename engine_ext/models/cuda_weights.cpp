@@ -275,6 +275,18 @@ class Converter {
   std::vector<float> row_scales_;
 };
 
+// Vectors by the converter, matrices by `matrix`.
+template <typename Matrix>
+void convert(const ModelConfig& config, const std::vector<FoundWeight>& found, Converter& converter,
+             Matrix matrix) {
+  for (const FoundWeight& weight : found) {
+    if (weight.is_bias) continue;
+    weight.tensor->shape.size() == 1 ? converter.norm(weight) : matrix(weight);
+  }
+  if (!has_bias(found)) return;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) converter.qkv_bias(found, layer);
+}
+
 }  // namespace
 
 CudaConfig::CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>& found,
@@ -325,12 +337,17 @@ void refuse_inexpressible(const ModelConfig& config, const std::vector<FoundWeig
 void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, bool is_fp8,
                      kernels::ThreadPool& pool, const WriteRows& write) {
   Converter converter(config, is_fp8, pool, write);
-  for (const FoundWeight& weight : found) {
-    if (weight.is_bias) continue;
-    weight.tensor->shape.size() == 1 ? converter.norm(weight) : converter.matrix(weight);
-  }
-  if (!has_bias(found)) return;
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) converter.qkv_bias(found, layer);
+  convert(config, found, converter, [&](const FoundWeight& weight) { converter.matrix(weight); });
+}
+
+void make_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, uint64_t seed,
+                  kernels::ThreadPool& pool, const WriteRows& write, const FillRows& fill) {
+  Converter converter(config, false, pool, write);
+  convert(config, found, converter, [&](const FoundWeight& weight) {
+    const Place place = matrix_place(config, weight.part);
+    const RandomRecipe recipe = random_recipe(*weight.tensor, seed);
+    fill(place.weight, weight.layer, place.first_row, weight.tensor->shape[0], recipe);
+  });
 }
 
 }  // namespace ion

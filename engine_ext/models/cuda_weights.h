@@ -7,6 +7,7 @@
 
 #include "cuda/ion_cuda.h"
 #include "kernels/kernels.h"
+#include "models/random_model.h"
 #include "models/weights.h"
 
 namespace ion {
@@ -42,5 +43,13 @@ using WriteRows = std::function<void(IonCudaWeight weight, int32_t layer, int64_
 // not finite.
 void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, bool is_fp8,
                      kernels::ThreadPool& pool, const WriteRows& write);
+
+// Makes num_rows rows of a matrix on the device, from first_row on, as ion_cuda_model_fill does.
+using FillRows = std::function<void(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows,
+                                    const RandomRecipe& recipe)>;
+
+// The same for a model without files, whose vectors alone have data (models/random_model.h).
+void make_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, uint64_t seed,
+                  kernels::ThreadPool& pool, const WriteRows& write, const FillRows& fill);
 
 }  // namespace ion

@@ -59,7 +59,7 @@ def machine_of(settings: EngineSettings) -> dict[str, Any]:
             "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
             "driver": _driver(),
         }
-        found["read_bandwidth"] = None  # the library measures none
+        found["read_bandwidth"] = _ion.cuda_read_bandwidth()
     else:
         found |= {"name": _cpu_name(), "driver": f"Linux {platform.release()}"}
         found["why_not_cuda"] = device.why_not_cuda
@@ -86,7 +86,7 @@ def _cpu_name() -> str:
 class Bench:
     """An open engine, timed."""
 
-    def __init__(self, engine: LocalEngine, rounds: int, read_bandwidth: float | None) -> None:
+    def __init__(self, engine: LocalEngine, rounds: int, read_bandwidth: float) -> None:
         self._engine, self._rounds, self._read_bandwidth = engine, rounds, read_bandwidth
         self._rng = random.Random(1)
         self._num_asked = 0
@@ -118,9 +118,7 @@ class Bench:
             floor_s,
         )
 
-    def _floor_s(self, num_sequences: int, context: float) -> float | None:
-        if self._read_bandwidth is None:
-            return None
+    def _floor_s(self, num_sequences: int, context: float) -> float:
         kv_bytes = num_sequences * context * self._engine.kv_token_bytes
         return (self._engine.streamed_bytes + kv_bytes) / self._read_bandwidth
 

@@ -37,11 +37,10 @@ def _head(report: Report) -> Iterator[str]:
         f"{report.model} on {machine['name']} ({machine['device']}), {machine['driver']}{runtime}; ionrouter "
         f"{machine['version']}, Python {machine['python']}."
     )
-    bandwidth = machine["read_bandwidth"]
-    read = f"plain read {bandwidth / 1e9:,.1f} GB/s" if bandwidth else "a plain read was not measured"
     yield (
         f"Weights {machine['weight_bytes'] / 1e9:.2f} GB, {machine['streamed_bytes'] / 1e9:.2f} GB of them "
-        f"read a step; KV {machine['kv_token_bytes'] / 1024:.1f} KiB a token; {read}."
+        f"read a step; KV {machine['kv_token_bytes'] / 1024:.1f} KiB a token; plain read "
+        f"{machine['read_bandwidth'] / 1e9:,.1f} GB/s."
     )
     if why := machine.get("why_not_cuda"):
         yield f"Not on a GPU: {why}."

@@ -54,6 +54,9 @@ def write_random_model(path: str, config_json: str, seed: int, threads: int = 0)
 def read_bandwidth(threads: int = 0) -> float:
     """Measure a plain read of this machine's memory, in bytes a second."""
 
+def cuda_read_bandwidth() -> float:
+    """The same of the GPU's memory, of which it takes 2 GiB meanwhile. Raises RuntimeError."""
+
 def cuda_device() -> dict[str, Any]:
     """Describe the GPU: name, compute (major, minor), num_sms, driver_version, runtime_version, total_bytes,
     free_bytes, is_coherent, and the library's path.

@@ -135,4 +135,9 @@ void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* t
 // aligned.
 void copy_words(int32_t* to, const int32_t* from, int64_t count, cudaStream_t stream);
 
+// For benchmarks. `count` values from a key (kernels/random_values.h), a multiple of 4.
+void fill_random(bf16* dst, int64_t count, uint64_t key, float scale, cudaStream_t stream);
+// Reads every byte, a multiple of 16, and keeps none; `sink` is hardly ever written.
+void read_through(const void* from, int64_t num_bytes, uint32_t* sink, cudaStream_t stream);
+
 }  // namespace ion::cuda

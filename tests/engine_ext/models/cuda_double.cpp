@@ -2,10 +2,15 @@
 #include "cuda_double.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <set>
+#include <thread>
+
+#include "kernels/cpu/half.h"
+#include "kernels/random_values.h"
 
 using cuda_double::Log;
 using cuda_double::Weight;
@@ -19,7 +24,9 @@ struct IonCudaRunner {
     uint64_t epoch;
     std::vector<IonCudaRow> rows;
     bool has_masks;
+    std::chrono::steady_clock::time_point submitted_at = std::chrono::steady_clock::now();
   };
+  std::chrono::steady_clock::time_point last_end;
   IonCudaConfig config;
   std::map<int32_t, int32_t> num_logprobs;  // by slot
   std::deque<Waiting> waiting;
@@ -213,6 +220,30 @@ int ion_cuda_model_write(IonCudaModel*, IonCudaWeight weight, int32_t layer, int
   return 0;
 }
 
+int ion_cuda_model_fill(IonCudaModel*, IonCudaWeight weight, int32_t layer, int64_t first_row,
+                        int64_t num_rows, uint64_t key, float scale) {
+  if (fails("model_fill")) return -1;
+  const auto found = log_.weights.find({weight, layer});
+  if (found == log_.weights.end() || first_row < 0 || first_row + num_rows > found->second.num_rows) {
+    error = "no such rows";
+    return -1;
+  }
+  Weight& to = found->second;
+  auto* values = reinterpret_cast<uint16_t*>(to.bytes.data() + first_row * to.row_bytes);
+  for (int64_t i = 0; i < num_rows * to.row_bytes / kBf16; ++i) {
+    const uint64_t group = ion::kernels::random_group(key, i / ion::kernels::kRandomGroup);
+    const int lane = static_cast<int>(i % ion::kernels::kRandomGroup);
+    values[i] = ion::kernels::f32_to_bf16(ion::kernels::random_value(group, lane, scale));
+  }
+  for (int64_t row = first_row; row < first_row + num_rows; ++row) ++to.num_writes[row];
+  return 0;
+}
+
+int ion_cuda_read_bandwidth(int32_t, double* out) {
+  *out = 1e12;
+  return 0;
+}
+
 void* ion_cuda_model_pointer(IonCudaModel*, IonCudaWeight weight, int32_t layer) {
   const auto found = log_.weights.find({weight, layer});
   return found == log_.weights.end() ? nullptr : found->second.bytes.data();
@@ -270,8 +301,16 @@ int ion_cuda_upload_masks(IonCudaRunner* runner, uint64_t epoch, const IonCudaMa
   return 0;
 }
 
-int ion_cuda_poll(IonCudaRunner* runner, IonCudaResult* out, int32_t) {
+int ion_cuda_poll(IonCudaRunner* runner, IonCudaResult* out, int32_t wait) {
   if (runner->waiting.empty() || !runner->waiting.front().has_masks) return 0;
+  // A device that takes its time, for benchmarks of what is around it.
+  const std::chrono::microseconds spent(variable("CUDA_DOUBLE_STEP_US", 0));
+  const auto due = std::max(runner->waiting.front().submitted_at, runner->last_end) + spent;
+  if (spent.count() > 0 && std::chrono::steady_clock::now() < due) {
+    if (!wait) return 0;
+    std::this_thread::sleep_until(due);
+  }
+  runner->last_end = due;
   const auto step = std::move(runner->waiting.front());
   runner->waiting.pop_front();
   if (fails("poll")) return -1;
