@@ -76,9 +76,9 @@ def main() -> None:
     rng = random.Random(1)
     for num_sequences in args.sequences:
         blocks = num_sequences * (-(-(args.prompt + args.new) // 16) + 1)
-        engine = _ion.Engine(
-            model, [b"x"] * vocab_size, [], {"num_blocks": blocks, "prefix_cache": False, "max_running": 64}
-        )
+        options = {"num_blocks": blocks, "prefix_cache": False, "max_running": 64}
+        options["max_mixed_step_ratio"] = 0.0  # as a server has it on the CPU
+        engine = _ion.Engine(model, [b"x"] * vocab_size, [], options)
         prompts = [[rng.randrange(vocab_size) for _ in range(args.prompt)] for _ in range(num_sequences)]
         runs = [run(engine, prompts, args.new) for _ in range(args.runs)]
         engine.close()
