@@ -34,8 +34,8 @@ CudaModelHandle load_safetensors(const std::vector<std::string>& paths, const st
   return {CudaModel::load_safetensors(paths, config_json, options)};
 }
 
-CudaModelHandle random(const std::string& config_json, uint64_t seed, int threads,
-                       const std::string& blaslt, const std::string& precision) {
+CudaModelHandle random(const std::string& config_json, uint64_t seed, int threads, const std::string& blaslt,
+                       const std::string& precision) {
   const CudaModelOptions options{threads, blaslt, parse_precision(precision)};
   const Unlocked unlocked;
   return {CudaModel::random(config_json, seed, options)};

@@ -201,7 +201,8 @@ void Model::write(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_
 void Model::fill(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t num_rows, uint64_t key,
                  float scale) {
   const WeightShape shape = shape_of(config_, weight);
-  if (shape.is_float || first_row < 0 || num_rows < 0 || first_row + num_rows > shape.rows) {
+  if (shape.value_bytes != sizeof(__nv_bfloat16) || first_row < 0 || num_rows < 0 ||
+      first_row + num_rows > shape.rows) {
     throw std::invalid_argument("CUDA: rows outside the matrix");
   }
   check(cudaSetDevice(device_), "device");
