@@ -65,10 +65,9 @@ class PrefillFit {
 //
 //   alone     seconds of decode-only steps, by (rows, context)
 //   prefill   the last steps with about so many prefill tokens. PrefillFit goes through all of them, and
-//   where
-//             it is off for a number of tokens (another kernel takes over, and cost jumps), by so much is
-//             what it says corrected. The first such step does not count: libraries prepare for a shape in
-//             it.
+//             where it is off for a number of tokens (another kernel takes over, and cost jumps), by so much
+//             is what it says corrected. The first such step does not count: libraries prepare for a shape
+//             in it.
 //
 // Numbers are looked up by size class, four to an octave. An unknown cell of `alone` takes its value from the
 // costliest that cannot cost more, of `prefill` from the nearest. What was never measured is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ionrouter.benchmark.engine_offline import Row
@@ -136,8 +136,6 @@ def _line(*cells: str) -> str:
 
 def as_json(report: Report) -> dict[str, Any]:
     """The same for programs: seconds, bytes and rates."""
-    from dataclasses import asdict
-
     return asdict(report)
 
 

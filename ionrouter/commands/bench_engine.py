@@ -18,7 +18,7 @@ from ionrouter.benchmark.engine_workloads import chosen, workloads
 from ionrouter.benchmark.stream_load import Plan
 from ionrouter.commands.bench import tell
 from ionrouter.engine.random_model import write_folder
-from ionrouter.engine.sources import RandomModel, parse_source
+from ionrouter.engine.sources import LocalPath, RandomModel, parse_source
 from ionrouter.errors import ConfigError
 from ionrouter.routing.values import byte_count
 
@@ -84,8 +84,7 @@ def _weights(asked: Asked) -> str:
     """The source as the engine wants it; a random model is written to a folder first where that is asked."""
     source = parse_source(asked.model)
     if asked.save is None:
-        is_remote = asked.model.startswith(("pypi:", "hf:", "random:"))
-        return asked.model if is_remote else str(Path(asked.model).expanduser().resolve())
+        return str(source.path.resolve()) if isinstance(source, LocalPath) else asked.model
     if not isinstance(source, RandomModel):
         raise ConfigError(f"--save: {asked.model} is no random model")
     tell(f"writing {asked.save}")

@@ -86,7 +86,7 @@ class CudaModel:
     ) -> CudaModel: ...
     @staticmethod
     def random(config_json: str, seed: int, threads: int = 0, blaslt: str = "") -> CudaModel:
-        """As `Model.random`, the same weights; they are made on the GPU."""
+        """As `Model.random`, the same weights; the host makes them."""
     @property
     def streamed_bytes(self) -> int: ...
     @property

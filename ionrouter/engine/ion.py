@@ -19,7 +19,7 @@ import structlog
 from ionrouter.engine.daemon import in_daemon_thread
 from ionrouter.engine.grammar import Grammar, GrammarRefused
 from ionrouter.engine.grammar_keeper import GrammarKeeper, GrammarVocabulary
-from ionrouter.engine.kv_memory import Neighbours
+from ionrouter.engine.kv_memory import BLOCK_TOKENS, Neighbours
 from ionrouter.engine.loading import EngineSettings, LoadedModel
 from ionrouter.engine.mailbox import Mailbox, TokenEvent, event_of
 from ionrouter.engine.speed import Speed
@@ -28,9 +28,6 @@ from ionrouter.errors import IonrouterError
 from ionrouter.schema.load import EngineLoad
 
 _log = structlog.get_logger(__name__)
-
-BLOCK_TOKENS = 16  # of a KV block
-
 
 # Work waits and no step has ended for this long: the engine hangs, and gets no new work. The longest step, a
 # prefill of 512 tokens of an 8B model on two cores, stays below.

@@ -9,7 +9,7 @@ from typing import Any
 
 from ionrouter.errors import ConfigError
 
-_BLOCK_TOKENS = 16
+BLOCK_TOKENS = 16  # of a KV block
 # Of what is free after the weights: the rest is for activations, the page cache and everybody else.
 _SHARE_OF_FREE = 0.4
 # The CPU shares its memory with the rest of the machine, and cached prefixes fill any pool in time: unless
@@ -58,7 +58,7 @@ def choose_kv_bytes(
     # A neighbour that took more than its share now keeps it: what is free is all there is to take.
     share = min(int(left * _SHARE_OF_FREE / (neighbours.num_sharing + 1)), free_bytes)
     most = token_bytes * int(config["context_length"]) * max_running
-    least = token_bytes * _BLOCK_TOKENS * max_running
+    least = token_bytes * BLOCK_TOKENS * max_running
     if share < least:
         raise TooLittleMemory(
             f"kv_memory: {least} bytes are needed for {max_running} sequences, {share} bytes are free; "
@@ -86,7 +86,7 @@ def choose_device_kv_bytes(
             f"kv_memory: {least} bytes are needed on the GPU for {max_running} sequences, {share} bytes are "
             f"free; free memory or lower max_running"
         )
-    return min(share, block_bytes * -(-int(config["context_length"]) // _BLOCK_TOKENS) * max_running)
+    return min(share, block_bytes * -(-int(config["context_length"]) // BLOCK_TOKENS) * max_running)
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:

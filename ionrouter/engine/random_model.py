@@ -1,7 +1,7 @@
 """Models that nobody trained, for benchmarks: `random:SHAPE?seed=N` has the sizes of a known one.
 
-The weights follow from the seed, made where they are computed (engine_ext/models/random_model.h); here are
-the sizes, and a tokenizer of as many tokens, each of one to three bytes. Writes folders in Hugging Face form.
+The weights follow from the seed (engine_ext/models/random_model.h); here are the sizes, and a
+tokenizer of as many tokens, each of one to three bytes. Writes folders in Hugging Face form.
 """
 
 from __future__ import annotations

@@ -13,18 +13,25 @@ folder of safetensors.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ionrouter.engine import _ion
-from tests.bench.engine_runs import BLOCK, Step, Watch, blocks_for, make_engine, open_model, percentile
+from tests.bench.engine_runs import (
+    BLOCK,
+    Step,
+    Watch,
+    blocks_for,
+    make_engine,
+    open_model,
+    parser_of,
+    percentile,
+)
 
 RUNS = ("uncapped", "tiered", "control", "oversubscribed")
 SILENCE_S = 60.0  # a run that says nothing for so long is taken for a deadlock
@@ -181,7 +188,7 @@ def converse(model: Any, run: str, traffic: Traffic, warm_up: bool = False, **mo
     """Play one of RUNS on an engine of its own."""
     options = options_of(run, traffic, model.config["kv_block_bytes"]) | more
     if run == "oversubscribed":
-        traffic = Traffic(**(asdict(traffic) | {"think_s": 0.0}))
+        traffic = replace(traffic, think_s=0.0)
     engine = make_engine(model, **options)
     try:
         if warm_up:
@@ -205,18 +212,12 @@ def _meet_every_batch(engine: _ion.Engine, running: int) -> None:
 
 def main() -> None:
     """Print a line of figures a run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--blaslt", default="", help="path of libcublasLt.so")
+    parser = parser_of(__doc__)
     for name in ("conversations", "turns", "prompt", "answer", "running"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Traffic(), name))
     parser.add_argument("--think", type=float, default=1.0, help="seconds")
     parser.add_argument("--share", type=float, default=0.25, help="of all KV, in the first tier")
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     traffic = Traffic(
         args.conversations, args.turns, args.prompt, args.answer, args.running, args.think, args.share

@@ -5,6 +5,7 @@ Knows `_ion` alone, so it runs wherever the module does.
 
 from __future__ import annotations
 
+import argparse
 import select
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,18 @@ from typing import Any
 from ionrouter.engine import _ion
 
 BLOCK = 16
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """What every such program is asked: the model, where it is computed, where figures go."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--blaslt", default="", help="path of libcublasLt.so")
+    parser.add_argument("--json", type=Path)
+    return parser
 
 
 def open_model(path: Path, device: str, blaslt: str = "") -> Any:

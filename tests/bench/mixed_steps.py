@@ -16,11 +16,10 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ionrouter.engine import _ion
-from tests.bench.engine_runs import Step, Watch, blocks_for, make_engine, open_model, percentile
+from tests.bench.engine_runs import Step, Watch, blocks_for, make_engine, open_model, parser_of, percentile
 
 BOUNDS = (1.8, 0.0)
 FEW = 8  # tokens of a long prompt's answer
@@ -124,19 +123,13 @@ def burst(engine: _ion.Engine, count: int, vocab_size: int) -> dict[str, float]:
 
 def main() -> None:
     """Print a line a run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--blaslt", default="", help="path of libcublasLt.so")
+    parser = parser_of(__doc__)
     parser.add_argument("--decoding", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=8192)
     parser.add_argument("--every", type=float, default=2.0, help="seconds")
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--warm-up", type=float, default=1.0, help="seconds before the first prompt")
     parser.add_argument("--burst", type=int, default=0, help="prompts at once; 0: none")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     model = open_model(args.model, args.device, args.blaslt)
     vocab_size, context = model.config["vocab_size"], model.config["context_length"]

@@ -15,14 +15,7 @@ namespace {
 
 constexpr int kRows = 6;  // x 2 vectors of accumulators = 12 of 16 registers
 
-struct Fold {
-  alignas(32) float p[kMaxAttentionRows][kAttentionTile];  // scores, then weights
-  alignas(32) float o[kMaxAttentionRows][kMaxHeadDim];
-  float m[kMaxAttentionRows], l[kMaxAttentionRows], alpha[kMaxAttentionRows];
-  const float* q[kMaxAttentionRows];
-  Range seen[kMaxAttentionRows];
-  int32_t num_rows, head_dim, kv_head;
-};
+#include "attention_fold.h"
 
 inline __m256 load(const uint16_t* at) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
@@ -81,39 +74,12 @@ void fold_values(Fold& fold, const AttentionTask& task, int32_t first, int64_t t
   }
 }
 
-// Calls fn.operator()<M>(first) so that the pieces cover all rows.
-template <typename Fn>
-inline void in_pieces(int32_t num_rows, Fn fn) {
-  int32_t first = 0;
-  for (; num_rows - first >= kRows; first += kRows) fn.template operator()<kRows>(first);
-  switch (num_rows - first) {
-    case 5:
-      return fn.template operator()<5>(first);
-    case 4:
-      return fn.template operator()<4>(first);
-    case 3:
-      return fn.template operator()<3>(first);
-    case 2:
-      return fn.template operator()<2>(first);
-    case 1:
-      return fn.template operator()<1>(first);
-    default:
-      return;
-  }
-}
-
 inline __m256 visible(Range seen, int64_t token) {
   const __m256i t = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int32_t>(token)),
                                      _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   const __m256i above = _mm256_cmpgt_epi32(t, _mm256_set1_epi32(static_cast<int32_t>(seen.begin) - 1));
   const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int32_t>(seen.end)), t);
   return _mm256_castsi256_ps(_mm256_and_si256(above, below));
-}
-
-inline float largest_lane(__m256 v) {
-  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
 }
 
 // A row that sees nothing of this tile: its weights are 0 and its state stays.
@@ -149,9 +115,7 @@ void weigh_row(Fold& fold, int32_t r, int64_t tile, Range tokens) {
 }
 
 template <typename T>
-void fold_tile(Fold& fold, const AttentionTask& task, int64_t tile, Range all) {
-  const Range tokens = {all.begin > tile ? all.begin / kKvBlock * kKvBlock : tile,
-                        all.end < tile + kAttentionTile ? all.end : tile + kAttentionTile};
+void fold_tile(Fold& fold, const AttentionTask& task, int64_t tile, Range tokens) {
   for (int64_t t = tokens.begin; t < tokens.end; t += kKvBlock) {
     const T* keys = key_head<T>(task, t / kKvBlock, fold.kv_head);
     in_pieces(fold.num_rows,
@@ -159,26 +123,6 @@ void fold_tile(Fold& fold, const AttentionTask& task, int64_t tile, Range all) {
   }
   for (int32_t r = 0; r < fold.num_rows; ++r) weigh_row(fold, r, tile, tokens);
   in_pieces(fold.num_rows, [&]<int M>(int32_t first) { fold_values<M, T>(fold, task, first, tile, tokens); });
-}
-
-float* output_row(const AttentionTask& task, int32_t i) {
-  const int64_t row = task.span->first_row + task.first_row + i / task.num_heads;
-  const int64_t head = task.first_head + i % task.num_heads;
-  return task.dst + (row * task.params->num_heads + head) * task.shape->head_dim;
-}
-
-void begin(Fold& fold, const AttentionTask& task) {
-  fold.num_rows = task.num_rows * task.num_heads;
-  fold.head_dim = task.shape->head_dim;
-  fold.kv_head = task.first_head / (task.params->num_heads / task.shape->num_kv_heads);
-  for (int32_t i = 0; i < fold.num_rows; ++i) {
-    const int32_t row = task.first_row + i / task.num_heads, head = task.first_head + i % task.num_heads;
-    fold.q[i] = task.q + (task.span->first_row + row) * task.q_stride + head * fold.head_dim;
-    fold.seen[i] = seen_by(task, row);
-    fold.m[i] = -INFINITY;
-    fold.l[i] = 0.0f;
-    for (int32_t d = 0; d < fold.head_dim; d += 8) _mm256_store_ps(fold.o[i] + d, _mm256_setzero_ps());
-  }
 }
 
 void finish(const Fold& fold, const AttentionTask& task) {
@@ -194,11 +138,7 @@ void finish(const Fold& fold, const AttentionTask& task) {
 template <typename T>
 void attend(const AttentionTask& task) {
   Fold fold;
-  begin(fold, task);
-  const Range all = {fold.seen[0].begin, fold.seen[fold.num_rows - 1].end};
-  for (int64_t tile = all.begin / kAttentionTile * kAttentionTile; tile < all.end; tile += kAttentionTile) {
-    fold_tile<T>(fold, task, tile, all);
-  }
+  over_tiles(fold, task, [&](int64_t tile, Range tokens) { fold_tile<T>(fold, task, tile, tokens); });
   finish(fold, task);
 }
 

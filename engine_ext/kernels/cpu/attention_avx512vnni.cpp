@@ -16,14 +16,7 @@ namespace {
 constexpr int kRows = 6;    // of one piece
 constexpr int kBlocks = 4;  // of keys, and vectors of 16 dims of values: 6 x 4 = 24 of 32 registers
 
-struct Fold {
-  alignas(64) float p[kMaxAttentionRows][kAttentionTile];  // scores, then weights
-  alignas(64) float o[kMaxAttentionRows][kMaxHeadDim];
-  float m[kMaxAttentionRows], l[kMaxAttentionRows], alpha[kMaxAttentionRows];
-  const float* q[kMaxAttentionRows];
-  Range seen[kMaxAttentionRows];
-  int32_t num_rows, head_dim, kv_head;
-};
+#include "attention_fold.h"
 
 inline __m512 load(const uint16_t* at) {
   return _mm512_cvtph_ps(load256(at));
@@ -106,34 +99,11 @@ void fold_values(Fold& fold, const AttentionTask& task, int32_t first, int64_t t
   for (; d < fold.head_dim; d += 16) fold_dims<M, 1, T>(fold, task, first, d, tile, tokens);
 }
 
-// Calls fn.operator()<M>(first) so that the pieces cover all rows.
-template <int M = kRows, typename Fn>
-inline void in_pieces(int32_t num_rows, Fn fn, int32_t first = 0) {
-  for (; num_rows - first >= M; first += M) fn.template operator()<M>(first);
-  if constexpr (M > 1) {
-    if (first < num_rows) in_pieces<M - 1>(num_rows, fn, first);
-  }
-}
-
 inline __mmask16 visible(Range seen, int64_t token) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i t = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int32_t>(token)), lane);
   const __mmask16 above = _mm512_cmpge_epi32_mask(t, _mm512_set1_epi32(static_cast<int32_t>(seen.begin)));
   return _mm512_mask_cmplt_epi32_mask(above, t, _mm512_set1_epi32(static_cast<int32_t>(seen.end)));
-}
-
-inline __m256 lower(__m512 v) {
-  return _mm512_castps512_ps256(v);
-}
-inline __m256 upper(__m512 v) {
-  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
-}
-
-inline float largest_lane(__m512 v) {
-  const __m256 eight = _mm256_max_ps(lower(v), upper(v));
-  __m128 m = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
 }
 
 // A row that sees nothing of this tile: its weights are 0 and its state stays.
@@ -180,9 +150,7 @@ void score_at(Fold& fold, const AttentionTask& task, int64_t t, int64_t tile) {
 }
 
 template <typename T>
-void fold_tile(Fold& fold, const AttentionTask& task, int64_t tile, Range all) {
-  const Range tokens = {all.begin > tile ? all.begin / kKvBlock * kKvBlock : tile,
-                        all.end < tile + kAttentionTile ? all.end : tile + kAttentionTile};
+void fold_tile(Fold& fold, const AttentionTask& task, int64_t tile, Range tokens) {
   int64_t t = tokens.begin;
   for (; t + (kBlocks - 1) * kKvBlock < tokens.end; t += kBlocks * kKvBlock)
     score_at<kBlocks, T>(fold, task, t, tile);
@@ -191,25 +159,9 @@ void fold_tile(Fold& fold, const AttentionTask& task, int64_t tile, Range all) {
   in_pieces(fold.num_rows, [&]<int M>(int32_t first) { fold_values<M, T>(fold, task, first, tile, tokens); });
 }
 
-void begin(Fold& fold, const AttentionTask& task) {
-  fold.num_rows = task.num_rows * task.num_heads;
-  fold.head_dim = task.shape->head_dim;
-  fold.kv_head = task.first_head / (task.params->num_heads / task.shape->num_kv_heads);
-  for (int32_t i = 0; i < fold.num_rows; ++i) {
-    const int32_t row = task.first_row + i / task.num_heads, head = task.first_head + i % task.num_heads;
-    fold.q[i] = task.q + (task.span->first_row + row) * task.q_stride + head * fold.head_dim;
-    fold.seen[i] = seen_by(task, row);
-    fold.m[i] = -INFINITY;
-    fold.l[i] = 0.0f;
-    for (int32_t d = 0; d < fold.head_dim; d += 16) _mm512_store_ps(fold.o[i] + d, _mm512_setzero_ps());
-  }
-}
-
 void finish(const Fold& fold, const AttentionTask& task) {
   for (int32_t i = 0; i < fold.num_rows; ++i) {
-    const int64_t row = task.span->first_row + task.first_row + i / task.num_heads;
-    const int64_t head = task.first_head + i % task.num_heads;
-    float* dst = task.dst + (row * task.params->num_heads + head) * fold.head_dim;
+    float* dst = output_row(task, i);
     for (int32_t d = 0; d < fold.head_dim; d += 16) {
       const __m512 value = _mm512_div_ps(_mm512_load_ps(fold.o[i] + d), _mm512_set1_ps(fold.l[i]));
       _mm512_storeu_ps(dst + d, _mm512_add_ps(value, _mm512_setzero_ps()));
@@ -220,11 +172,7 @@ void finish(const Fold& fold, const AttentionTask& task) {
 template <typename T>
 void attend(const AttentionTask& task) {
   Fold fold;
-  begin(fold, task);
-  const Range all = {fold.seen[0].begin, fold.seen[fold.num_rows - 1].end};
-  for (int64_t tile = all.begin / kAttentionTile * kAttentionTile; tile < all.end; tile += kAttentionTile) {
-    fold_tile<T>(fold, task, tile, all);
-  }
+  over_tiles(fold, task, [&](int64_t tile, Range tokens) { fold_tile<T>(fold, task, tile, tokens); });
   finish(fold, task);
 }
 

@@ -85,11 +85,7 @@ void quantize_row(const QuantizedRows& dst, int64_t row, const float* x) {
       to.q[i] = static_cast<int8_t>(code);
       halves[i / 16] += static_cast<int32_t>(code);
     }
-    const int32_t sum = halves[0] + halves[1];
-    *to.d = scale.finite ? scale.d : std::nanf("");
-    *to.d_sum = *to.d * static_cast<float>(sum);
-    *to.offset = -8 * sum;
-    for (int h = 0; h < 2; ++h) to.offset_sum[h] = static_cast<int16_t>(-16 * halves[h]);
+    put_scale(to, scale.finite ? scale.d : std::nanf(""), halves[0], halves[1]);
   }
 }
 

@@ -45,4 +45,13 @@ static inline RowGroup row_group(const QuantizedRows& x, int64_t row, int64_t g)
           reinterpret_cast<int16_t*>(rest + 12 * rows)};
 }
 
+// What follows from the scale and the sums of the group's halves.
+static inline void put_scale(const RowGroup& to, float d, int32_t first, int32_t second) {
+  *to.d = d;
+  *to.d_sum = d * static_cast<float>(first + second);
+  *to.offset = -8 * (first + second);
+  to.offset_sum[0] = static_cast<int16_t>(-16 * first);
+  to.offset_sum[1] = static_cast<int16_t>(-16 * second);
+}
+
 }  // namespace ion::kernels

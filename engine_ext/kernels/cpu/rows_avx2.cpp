@@ -17,12 +17,6 @@ inline __m256 magnitude(__m256 v) {
   return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
 }
 
-inline float largest_lane(__m256 v) {
-  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
-}
-
 inline int32_t sum_int_lanes(__m256i v) {
   __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
   s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
@@ -65,11 +59,7 @@ void quantize_group(const RowGroup& to, const float* x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.q), narrow(codes));
   const int32_t low = sum_int_lanes(_mm256_add_epi32(codes[0], codes[1]));
   const int32_t high = sum_int_lanes(_mm256_add_epi32(codes[2], codes[3]));
-  *to.d = group.finite ? group.largest / 127.0f : __builtin_nanf("");
-  *to.d_sum = *to.d * static_cast<float>(low + high);
-  *to.offset = -8 * (low + high);
-  to.offset_sum[0] = static_cast<int16_t>(-16 * low);
-  to.offset_sum[1] = static_cast<int16_t>(-16 * high);
+  put_scale(to, group.finite ? group.largest / 127.0f : __builtin_nanf(""), low, high);
 }
 
 }  // namespace

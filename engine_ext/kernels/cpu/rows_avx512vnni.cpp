@@ -11,19 +11,10 @@ inline int32_t sum_quarter(__m128i v) {
   return _mm_cvtsi128_si32(v) + _mm_extract_epi32(v, 1);
 }
 
-inline float largest_magnitude(__m512 a, __m512 b) {
-  const __m512 v = _mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b));
-  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(v),
-                                     _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)));
-  __m128 m = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
-}
-
 void quantize_group(const RowGroup& to, const float* x) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
   const bool has_nan = _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
-  const float largest = largest_magnitude(a, b);
+  const float largest = largest_lane(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
   const bool finite = !has_nan && largest <= 3.40282347e+38f;
   const __m512 inverse = _mm512_set1_ps(finite && largest > 1e-30f ? 127.0f / largest : 0.0f);
   const __m128i low = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)));
@@ -34,11 +25,7 @@ void quantize_group(const RowGroup& to, const float* x) {
   const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), codes);
   const int32_t first = sum_quarter(_mm256_castsi256_si128(sums));
   const int32_t second = sum_quarter(_mm256_extracti128_si256(sums, 1));
-  *to.d = finite ? largest / 127.0f : __builtin_nanf("");
-  *to.d_sum = *to.d * static_cast<float>(first + second);
-  *to.offset = -8 * (first + second);
-  to.offset_sum[0] = static_cast<int16_t>(-16 * first);
-  to.offset_sum[1] = static_cast<int16_t>(-16 * second);
+  put_scale(to, finite ? largest / 127.0f : __builtin_nanf(""), first, second);
 }
 
 }  // namespace

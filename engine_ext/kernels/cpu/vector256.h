@@ -38,6 +38,12 @@ static inline float sum_lanes(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(quarters, _mm_shuffle_ps(quarters, quarters, 1)));
 }
 
+static inline float largest_lane(__m256 v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+
 // The lanes below `count`; count <= 0: none, >= 8: all.
 static inline __m256i lanes_below(int64_t count) {
   const int32_t bounded = count > 8 ? 8 : static_cast<int32_t>(count);

@@ -5,6 +5,17 @@
 
 namespace ion::kernels {
 
+static inline __m256 lower(__m512 v) {
+  return _mm512_castps512_ps256(v);
+}
+static inline __m256 upper(__m512 v) {
+  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+}
+
+static inline float largest_lane(__m512 v) {
+  return largest_lane(_mm256_max_ps(lower(v), upper(v)));
+}
+
 // exp_f32 on 16 lanes, bit for bit.
 static inline __m512 exp_lanes(__m512 x) {
   const __m512 bounded = _mm512_min_ps(_mm512_set1_ps(kExpHighest), x);  // NaN in x stays
