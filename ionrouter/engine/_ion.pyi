@@ -86,7 +86,7 @@ class CudaModel:
     ) -> CudaModel: ...
     @staticmethod
     def random(config_json: str, seed: int, threads: int = 0, blaslt: str = "") -> CudaModel:
-        """As `Model.random`, the same weights; the host makes them."""
+        """As `Model.random`, the same weights; matrices of bfloat16 are made on the GPU."""
     @property
     def streamed_bytes(self) -> int: ...
     @property
