@@ -4,10 +4,13 @@
 #include <dlfcn.h>
 
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "cuda/algorithm_trial.h"
 #include "kernels/cuda/check.h"
 
 namespace ion::cuda {
@@ -16,6 +19,10 @@ namespace {
 constexpr size_t kWorkspaceBytes = 64 << 20;
 // The kernels that scale by rows have one size of tile; products of so few of those are better off without.
 constexpr int64_t kScaledTile = 128, kFewTiles = 200;
+// From so many rows on the library's first choice is measured against its next ones, which on an H200 are up
+// to 12% faster. Below it products come from graphs, and all would be over in no time.
+constexpr int64_t kTrialRows = 1024;
+constexpr int kCandidates = 6;
 
 void check_blas(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -46,7 +53,7 @@ struct BlasLt::Library {
   struct Plan {
     cublasLtMatmulDesc_t operation = nullptr;
     cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
-    cublasLtMatmulAlgo_t algorithm;
+    std::unique_ptr<AlgorithmTrial> algorithm;
     bool scales_rows = false;
   };
   enum class Kind : uint8_t { bf16, float32, e4m3 };        // float32: of y; e4m3: of x and w
@@ -55,13 +62,14 @@ struct BlasLt::Library {
   explicit Library(const std::string& path);
   ~Library();
 
-  void run(const Plan& use, void* y, const void* x, const void* w, cudaStream_t stream);
+  void run(Plan& use, void* y, const void* x, const void* w, cudaStream_t stream);
   // The scales are those of e4m3: the library wants to see some when it chooses.
-  const Plan& plan(int64_t m, int64_t n, int64_t k, Kind kind, const float* x_scales = nullptr,
-                   const float* w_scales = nullptr);
+  Plan& plan(int64_t m, int64_t n, int64_t k, Kind kind, const float* x_scales = nullptr,
+             const float* w_scales = nullptr);
   void set_scales(const Plan& plan, const float* x_scales, const float* w_scales);
   Plan make_plan(int64_t m, int64_t n, int64_t k, Kind kind, bool scales_rows);
-  bool find_algorithm(Plan& plan);
+  bool find_algorithm(Plan& plan, int most);
+  bool cuts_columns(const cublasLtMatmulAlgo_t& algorithm);
   template <typename T>
   void set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value, const char* what);
   void destroy(const Plan& plan);
@@ -79,6 +87,7 @@ struct BlasLt::Library {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set_ = nullptr;
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy_ = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic_ = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) config_get_ = nullptr;
 
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
@@ -98,6 +107,7 @@ BlasLt::Library::Library(const std::string& path) : library_(open_library(path))
   resolve(library_, preference_set_, "cublasLtMatmulPreferenceSetAttribute");
   resolve(library_, preference_destroy_, "cublasLtMatmulPreferenceDestroy");
   resolve(library_, heuristic_, "cublasLtMatmulAlgoGetHeuristic");
+  resolve(library_, config_get_, "cublasLtMatmulAlgoConfigGetAttribute");
   check_blas(create_(&handle_), "create");
   check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace of matrix products");
 }
@@ -124,7 +134,7 @@ void BlasLt::matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, in
 
 ProductScales BlasLt::matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m,
                              int64_t n, int64_t k, cudaStream_t stream) {
-  const Library::Plan& use = library_->plan(m, n, k, Library::Kind::e4m3, x.scales, w.scales);
+  Library::Plan& use = library_->plan(m, n, k, Library::Kind::e4m3, x.scales, w.scales);
   if (use.scales_rows) library_->set_scales(use, x.scales, w.scales);
   library_->run(use, y, x.codes, w.codes, stream);
   return use.scales_rows ? ProductScales{} : ProductScales{x.scales, w.scales};
@@ -141,11 +151,13 @@ void BlasLt::Library::destroy(const Plan& plan) {
   for (const cublasLtMatrixLayout_t layout : {plan.w, plan.x, plan.y}) layout_destroy_(layout);
 }
 
-void BlasLt::Library::run(const Plan& use, void* y, const void* x, const void* w, cudaStream_t stream) {
+void BlasLt::Library::run(Plan& use, void* y, const void* x, const void* w, cudaStream_t stream) {
   const float one = 1.0f, zero = 0.0f;
-  check_blas(matmul_(handle_, use.operation, &one, w, use.w, x, use.x, &zero, y, use.y, y, use.y,
-                     &use.algorithm, workspace_, kWorkspaceBytes, stream),
-             "matmul");
+  use.algorithm->run(stream, [&](const cublasLtMatmulAlgo_t& algorithm) {
+    check_blas(matmul_(handle_, use.operation, &one, w, use.w, x, use.x, &zero, y, use.y, y, use.y,
+                       &algorithm, workspace_, kWorkspaceBytes, stream),
+               "matmul");
+  });
 }
 
 void BlasLt::Library::set_scales(const Plan& plan, const float* x_scales, const float* w_scales) {
@@ -153,8 +165,8 @@ void BlasLt::Library::set_scales(const Plan& plan, const float* x_scales, const 
   set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales, "scales");
 }
 
-const BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t k, Kind kind,
-                                                   const float* x_scales, const float* w_scales) {
+BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t k, Kind kind,
+                                             const float* x_scales, const float* w_scales) {
   const Key key{m, n, k, kind};
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
@@ -164,7 +176,9 @@ const BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t
     if (scales_rows && (kind != Kind::e4m3 || is_few)) continue;
     Plan made = make_plan(m, n, k, kind, scales_rows);
     if (scales_rows) set_scales(made, x_scales, w_scales);
-    if (find_algorithm(made)) return plans_.emplace(key, made).first->second;
+    if (find_algorithm(made, m >= kTrialRows ? kCandidates : 1)) {
+      return plans_.emplace(key, std::move(made)).first->second;
+    }
     destroy(made);
   }
   throw std::runtime_error("cuBLASLt has no algorithm for a product of this shape");
@@ -192,22 +206,39 @@ BlasLt::Library::Plan BlasLt::Library::make_plan(int64_t m, int64_t n, int64_t k
   return plan;
 }
 
-bool BlasLt::Library::find_algorithm(Plan& plan) {
+// Whether sums over columns are cut: how, and so their bits, would follow from which algorithm is chosen.
+bool BlasLt::Library::cuts_columns(const cublasLtMatmulAlgo_t& algorithm) {
+  int32_t cuts = 0;
+  size_t written = 0;
+  check_blas(config_get_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &cuts, sizeof cuts, &written),
+             "algorithm");
+  return cuts > 1;
+}
+
+// `most` candidates; of more than one only those whose sums are in the same order.
+bool BlasLt::Library::find_algorithm(Plan& plan, int most) {
   cublasLtMatmulPreference_t preference = nullptr;
   check_blas(preference_create_(&preference), "preference");
   const size_t bytes = kWorkspaceBytes;
   check_blas(preference_set_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
              "workspace");
-  cublasLtMatmulHeuristicResult_t best{};
+  std::vector<cublasLtMatmulHeuristicResult_t> found(most);
   int count = 0;
-  const cublasStatus_t status =
-      heuristic_(handle_, plan.operation, plan.w, plan.x, plan.y, plan.y, preference, 1, &best, &count);
+  const cublasStatus_t status = heuristic_(handle_, plan.operation, plan.w, plan.x, plan.y, plan.y,
+                                           preference, most, found.data(), &count);
   preference_destroy_(preference);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
     check_blas(status, "heuristic");
   }
-  plan.algorithm = best.algo;
-  return status == CUBLAS_STATUS_SUCCESS && count > 0;
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) return false;
+  std::vector<cublasLtMatmulAlgo_t> candidates = {found[0].algo};
+  for (int i = 1; i < count && !cuts_columns(candidates[0]); ++i) {
+    if (found[i].state == CUBLAS_STATUS_SUCCESS && !cuts_columns(found[i].algo)) {
+      candidates.push_back(found[i].algo);
+    }
+  }
+  plan.algorithm = std::make_unique<AlgorithmTrial>(std::move(candidates));
+  return true;
 }
 
 }  // namespace ion::cuda

@@ -8,9 +8,9 @@
 set(ION_CUDA_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 set(ION_CUDA_SOURCES
-  cuda/api.cpp cuda/blas_lt.cpp cuda/decoder.cpp cuda/decoder_e4m3.cpp cuda/host_tier.cpp cuda/measure.cpp cuda/model.cpp
+  cuda/algorithm_trial.cpp cuda/api.cpp cuda/blas_lt.cpp cuda/decoder.cpp cuda/decoder_e4m3.cpp cuda/host_tier.cpp cuda/measure.cpp cuda/model.cpp
   cuda/runner.cpp cuda/runner_launch.cpp cuda/step_buffer.cpp cuda/teacher_forced.cpp cuda/upload.cpp
-  kernels/cuda/activation.cu kernels/cuda/attention.cu kernels/cuda/attention_sm90.cu kernels/cuda/box_view.cpp
+  kernels/cuda/activation.cu kernels/cuda/attention.cu kernels/cuda/attention_narrow.cu kernels/cuda/attention_sm90.cu kernels/cuda/box_view.cpp
   kernels/cuda/measure.cu kernels/cuda/norm.cu kernels/cuda/quantise.cu kernels/cuda/rope_kv.cu
   kernels/cuda/sampler.cu kernels/cuda/stream_gemm.cu kernels/cuda/stream_weights.cu)
 set(ION_CUDA_FLAGS
@@ -61,8 +61,8 @@ function(ion_add_cuda)
       message(FATAL_ERROR "CUDA: cublasLt.h is not there; it comes with the CUDA toolkit, or with "
         "`pip install 'nvidia-cublas>=13,<14'`")
     endif()
-    message(STATUS "CUDA: cublasLt.h is not there, so cuda/blas_lt.cpp is not checked")
-    list(REMOVE_ITEM sources cuda/blas_lt.cpp)
+    message(STATUS "CUDA: cublasLt.h is not there, so cuda/blas_lt.cpp and cuda/algorithm_trial.cpp are not checked")
+    list(REMOVE_ITEM sources cuda/algorithm_trial.cpp cuda/blas_lt.cpp)
   endif()
   list(TRANSFORM sources PREPEND ${ION_CUDA_DIR}/../)
   if(ION_CUDA_CHECK)

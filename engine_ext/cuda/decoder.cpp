@@ -10,14 +10,30 @@ namespace ion::cuda {
 namespace {
 
 constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that few shapes of products occur
-constexpr int64_t kExactRows = 256;    // up to so many rows each number of rows has its own plan
-constexpr int32_t kBlocksPerSm = 3;    // of attention's decode kernel
-constexpr int64_t kWideRows = 16;      // up to so many, decode attention takes more warps a block ...
-constexpr int32_t kWideHidden = 2048;  // ... in models of this width (measured: docs/performance.md)
-constexpr int32_t kTurns = 2;          // pieces for each of them, at least, before they grow longer
+constexpr int64_t kExactRows = 256;     // up to so many rows each number of rows has its own plan
+constexpr int64_t kWideRows = 16;       // up to so many, decode attention takes more warps a block ...
+constexpr int32_t kWideHidden = 2048;   // ... in models of this width (measured: docs/performance.md)
+constexpr int64_t kLeastUnneeded = 64;  // rows that the last layer leaves out, or picking costs more
+// Rows up to which products are streamed. Past 64 the streamed product is slowed by its tensor cores, and
+// where memory is as fast as an H200's the library overtakes it: 5.78 instead of 6.07 ms a step of 128 rows
+// (Qwen2.5-7B), while on an H100 (3.35 TB/s) it is the slower one by 5%.
+constexpr int64_t kFastMemory = 4'000'000'000'000;  // bytes a second
+constexpr int32_t kStreamFastTokens = 64;
 
 int64_t rounded_rows(int64_t rows) {
   return rows <= kExactRows ? rows : (rows + kRowUnit - 1) / kRowUnit * kRowUnit;
+}
+
+int32_t attribute(cudaDeviceAttr which, int32_t device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "device");
+  return value;
+}
+
+// Of the data sheet: two transfers a clock.
+int64_t memory_bytes_per_s(int32_t device) {
+  return int64_t{2000} * attribute(cudaDevAttrMemoryClockRate, device) *
+         attribute(cudaDevAttrGlobalMemoryBusWidth, device) / 8;
 }
 
 int64_t pieces_of(const DecoderLimits& limits) {
@@ -40,7 +56,7 @@ struct Decoder::Layout {
     return at;
   }
 
-  int64_t x, normed, qkv, mixed, gate_up, gated, last, partial, arrivals, rotations, tables, last_ids;
+  int64_t x, picked, normed, qkv, mixed, gate_up, gated, last, partial, arrivals, rotations, tables, last_ids;
   int64_t stream_partial, stream_counts, stream_arrivals, codes, scales;
 
   Layout(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
@@ -48,6 +64,7 @@ struct Decoder::Layout {
                   hidden = config.hidden_size;
     const int64_t units = int64_t{config.num_heads};  // at least the units of attention
     x = take(rows * hidden * static_cast<int64_t>(sizeof(float)));
+    picked = take(int64_t{std::max(limits.max_logit_rows, 1)} * hidden * static_cast<int64_t>(sizeof(float)));
     normed = take(rows * hidden * half);
     qkv = take(rows * config.qkv_size() * half);
     mixed = take(rows * config.q_size() * half);
@@ -82,7 +99,7 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
     : model_(model), limits_(limits), max_pieces_(pieces_of(limits)), table_stride_(stride_of(limits)) {
   const Config& config = model.config();
   check(cudaSetDevice(model.device()), "device");
-  check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, model.device()), "device");
+  num_sms_ = attribute(cudaDevAttrMultiProcessorCount, model.device());
   kv_ = DeviceMemory(limits.num_blocks * block_bytes(), "the KV cache");
   const Layout at(config, limits, num_sms_);
   scratch_ = DeviceMemory(at.total, "activations");
@@ -90,6 +107,7 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
   check(cudaMemset(kv_.as<void>(), 0, kv_.num_bytes()), "the KV cache");
   check(cudaMemset(scratch_.as<void>(), 0, scratch_.num_bytes()), "activations");
   x_ = scratch_.as<float>(at.x);
+  picked_ = scratch_.as<float>(at.picked);
   normed_ = scratch_.as<bf16>(at.normed);
   qkv_ = scratch_.as<bf16>(at.qkv);
   mixed_ = scratch_.as<bf16>(at.mixed);
@@ -104,6 +122,7 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
   if (config.is_e4m3) quantised_ = {scratch_.as<uint8_t>(at.codes), scratch_.as<float>(at.scales)};
 
   if (model.is_tiled() && limits.streams) {
+    stream_rows_ = memory_bytes_per_s(model.device()) >= kFastMemory ? kStreamFastTokens : kStreamMaxTokens;
     streaming_.partial = scratch_.as<float4>(at.stream_partial);
     streaming_.counts = scratch_.as<uint32_t>(at.stream_counts);
     streaming_.arrivals = scratch_.as<uint32_t>(at.stream_arrivals);
@@ -153,9 +172,8 @@ PlanSizes Decoder::plan_sizes() const {
   sizes.prefill_rows = is_wide_prefill_ ? kWidePrefillRows : kPrefillRows;
   const bool sees_all = std::find(windows.begin(), windows.end(), 0) != windows.end();
   sizes.window = sees_all ? 0 : *std::max_element(windows.begin(), windows.end());
-  sizes.wanted_pieces =
-      std::max<int64_t>(1, int64_t{kTurns} * kBlocksPerSm * num_sms_ /
-                               attention_decode_units(config.num_heads, config.num_kv_heads));
+  sizes.decode_units = attention_decode_units(config.num_heads, config.num_kv_heads);
+  sizes.num_sms = num_sms_;
   return sizes;
 }
 
@@ -192,17 +210,22 @@ void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t str
   if (!config.is_e4m3) {
     rms_norm(normed_, x_, model_.layer(0).attn_norm, batch.num_rows, hidden, config.rms_eps, stream);
   }
+  LastRows last{x_, mixed_, batch.num_rows};
   if (config.is_e4m3) {
-    forward_e4m3(batch, stream);
-  } else if (streaming_.partial != nullptr && batch.num_rows <= kStreamMaxTokens) {
+    last = forward_e4m3(batch, stream);
+  } else if (batch.num_rows <= stream_rows_) {
     forward_streamed(batch, stream);
   } else {
-    forward_blas(batch, stream);
+    last = forward_blas(batch, stream);
   }
   if (count == 0) return;
-  add_rms_norm_picked(last_, x_, normed_, model_.output_norm(), batch.logit_rows, count, hidden,
-                      config.rms_eps, stream);
-  if (streaming_.partial != nullptr && count <= kStreamMaxTokens) {
+  if (last.x == x_) {
+    add_rms_norm_picked(last_, x_, normed_, model_.output_norm(), batch.logit_rows, count, hidden,
+                        config.rms_eps, stream);
+  } else {
+    add_rms_norm(last_, last.x, normed_, model_.output_norm(), count, hidden, config.rms_eps, stream);
+  }
+  if (count <= stream_rows_) {
     this->stream(logits, StreamOutput::float32, last_view_, model_.tiled_head(), count, config.vocab_size,
                  hidden, int64_t{4} * config.num_layers, stream);
   } else {
@@ -210,21 +233,40 @@ void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t str
   }
 }
 
-void Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t stream) {
+// Behind the last layer's attention only rows with logits matter: they are brought together, in order.
+Decoder::LastRows Decoder::pick_rows(const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
-  const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size;
+  const int64_t count = batch.num_logit_rows;
+  if (batch.num_rows - count < kLeastUnneeded) return {x_, mixed_, batch.num_rows};
+  if (count > 0) {
+    // Attention is over: q, k and v are not needed any more.
+    gather_rows(picked_, x_, qkv_, mixed_, batch.logit_rows, count, config.hidden_size, config.q_size(),
+                stream);
+  }
+  return {picked_, qkv_, count};
+}
+
+Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
+  LastRows at{x_, mixed_, batch.num_rows};
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model_.layer(i);
-    multiply(qkv_, normed_, layer.qkv.bf16(), rows, config.qkv_size(), hidden, stream);
+    multiply(qkv_, normed_, layer.qkv.bf16(), at.count, config.qkv_size(), hidden, stream);
     attend(i, batch, stream);
-    multiply(normed_, mixed_, layer.o.bf16(), rows, hidden, config.q_size(), stream);
-    add_rms_norm(normed_, x_, normed_, layer.ffn_norm, rows, hidden, config.rms_eps, stream);
-    multiply(gate_up_, normed_, layer.gate_up.bf16(), rows, 2 * ffn, hidden, stream);
-    silu_mul(gated_, gate_up_, rows, ffn, stream);
-    multiply(normed_, gated_, layer.down.bf16(), rows, hidden, ffn, stream);
-    if (i + 1 == config.num_layers) break;
-    add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, rows, hidden, config.rms_eps, stream);
+    const bool is_last = i + 1 == config.num_layers;
+    if (is_last) at = pick_rows(batch, stream);
+    if (at.count == 0) break;
+    multiply(normed_, at.mixed, layer.o.bf16(), at.count, hidden, config.q_size(), stream);
+    add_rms_norm(normed_, at.x, normed_, layer.ffn_norm, at.count, hidden, config.rms_eps, stream);
+    multiply(gate_up_, normed_, layer.gate_up.bf16(), at.count, 2 * ffn, hidden, stream);
+    silu_mul(gated_, gate_up_, at.count, ffn, stream);
+    multiply(normed_, gated_, layer.down.bf16(), at.count, hidden, ffn, stream);
+    if (is_last) break;
+    add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, at.count, hidden, config.rms_eps,
+                 stream);
   }
+  return at;
 }
 
 // The same with few rows: products at the pace of their weights, in one chain of dependent launches.
@@ -237,8 +279,10 @@ void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
     this->stream(qkv_, StreamOutput::bf16, normed_view_, tiled.qkv, rows, config.qkv_size(), hidden, 4 * i,
                  stream);
     attend(i, batch, stream);
+    // Attention reads little: meanwhile memory has time for the largest matrix.
+    const StreamNext next{tiled.gate_up.values, 2 * ffn, hidden};
     this->stream(normed_, StreamOutput::bf16, mixed_view_, tiled.o, rows, hidden, config.q_size(), 4 * i + 1,
-                 stream);
+                 stream, next);
     add_rms_norm(normed_, x_, normed_, layer.ffn_norm, rows, hidden, config.rms_eps, stream);
     this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden,
                  4 * i + 2, stream);
@@ -286,13 +330,14 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   args.partial = partial_;
   args.arrivals = arrivals_;
   if (batch.num_decode_pieces > 0) {
-    const int64_t units = attention_decode_units(config.num_heads, config.num_kv_heads);
-    const int64_t grid = std::min<int64_t>(batch.num_decode_pieces * units, kBlocksPerSm * num_sms_);
+    const int64_t rows = is_decode ? batch.num_rows : batch.num_decode_pieces;
+    DecodeWidth width =
+        decode_width(rows * attention_decode_units(config.num_heads, config.num_kv_heads), num_sms_);
     // Few rows of a large layer: the products leave attention time to be short rather than resident beside
     // them.
-    const bool is_wide = is_decode && batch.num_rows <= kWideRows && config.hidden_size >= kWideHidden;
-    attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr, static_cast<int32_t>(grid),
-                     is_wide, stream);
+    if (is_decode && rows <= kWideRows && config.hidden_size >= kWideHidden) width = DecodeWidth::eight;
+    attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr,
+                     static_cast<int32_t>(batch.num_decode_pieces), num_sms_, width, stream);
   }
   const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
   if (prefill_pieces == 0) return;

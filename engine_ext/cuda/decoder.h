@@ -56,10 +56,18 @@ class Decoder {
  private:
   struct Layout;
 
+  // The rows that the rest of a pass is about: their residual stream, attention's output.
+  struct LastRows {
+    float* x;
+    bf16* mixed;
+    int64_t count;
+  };
+
   KvCache cache_of(int64_t layer) const;
   void forward_streamed(const DecoderBatch& batch, cudaStream_t stream);
-  void forward_blas(const DecoderBatch& batch, cudaStream_t stream);
-  void forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
+  LastRows forward_blas(const DecoderBatch& batch, cudaStream_t stream);
+  LastRows forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
+  LastRows pick_rows(const DecoderBatch& batch, cudaStream_t stream);
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
               int64_t k, int64_t index, cudaStream_t stream, const StreamNext& next = {});
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
@@ -73,9 +81,11 @@ class Decoder {
   int64_t max_pieces_ = 0;
   int32_t table_stride_ = 0;
   int32_t num_sms_ = 0;
+  int64_t stream_rows_ = 0;   // products of so many rows are streamed; 0: none
   DeviceMemory kv_;           // [num_blocks] blocks
   DeviceMemory scratch_;      // everything below
   float* x_ = nullptr;        // [max_rows, hidden], the residual stream
+  float* picked_ = nullptr;   // [max_logit_rows, hidden], of x_
   bf16* normed_ = nullptr;    // [max_rows, hidden], a branch's input, then its output
   bf16* qkv_ = nullptr;       // [max_rows, qkv_size]
   bf16* mixed_ = nullptr;     // [max_rows, q_size]

@@ -5,48 +5,52 @@
 namespace ion::cuda {
 
 // embedded rows in x_ -> x_, and the last branch's output in normed_
-void Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t stream) {
+Decoder::LastRows Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
-  const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size,
-                q_size = config.q_size();
-  const bool is_streamed = streaming_.partial != nullptr && rows <= kStreamMaxTokens;
+  const int64_t hidden = config.hidden_size, ffn = config.ffn_size, q_size = config.q_size();
+  const bool is_streamed = batch.num_rows <= stream_rows_;
   const TiledLayer none;
+  LastRows at{x_, mixed_, batch.num_rows};
   int64_t index = 0;  // of a product in the pass
   const auto product = [&](bf16* y, const StreamInput& x, const Matrix& w, const Matrix& tiled, int64_t n,
                            int64_t k, const StreamNext& next = {}) {
-    if (!is_streamed) return multiply_quantised(y, w, rows, n, k, stream);
-    this->stream(y, StreamOutput::bf16, x, tiled, rows, n, k, index++, stream, next);
+    if (!is_streamed) return multiply_quantised(y, w, at.count, n, k, stream);
+    this->stream(y, StreamOutput::bf16, x, tiled, at.count, n, k, index++, stream, next);
     return ProductScales{};
   };
-  rms_norm_quantised(quantised_, x_, model_.layer(0).attn_norm, rows, hidden, config.rms_eps, stream);
+  rms_norm_quantised(quantised_, x_, model_.layer(0).attn_norm, at.count, hidden, config.rms_eps, stream);
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model_.layer(i);
     const TiledLayer& tiled = is_streamed ? model_.tiled_layer(i) : none;
-    apply_scales(qkv_, product(qkv_, normed_view_, layer.qkv, tiled.qkv, config.qkv_size(), hidden), rows,
+    apply_scales(qkv_, product(qkv_, normed_view_, layer.qkv, tiled.qkv, config.qkv_size(), hidden), at.count,
                  config.qkv_size(), stream);
     attend(i, batch, stream);
-    quantise_rows(quantised_, mixed_, rows, q_size, stream);
+    const bool is_last = i + 1 == config.num_layers;
+    if (is_last && !is_streamed) at = pick_rows(batch, stream);
+    if (at.count == 0) break;
+    quantise_rows(quantised_, at.mixed, at.count, q_size, stream);
     // Attention reads little: meanwhile memory has time for the largest matrix.
     const StreamNext next{tiled.gate_up.values, 2 * ffn, hidden};
     ProductScales scales = product(normed_, mixed_view_, layer.o, tiled.o, hidden, q_size, next);
-    add_rms_norm_quantised(quantised_, x_, normed_, scales, layer.ffn_norm, rows, hidden, config.rms_eps,
-                           stream);
+    add_rms_norm_quantised(quantised_, at.x, normed_, scales, layer.ffn_norm, at.count, hidden,
+                           config.rms_eps, stream);
     if (is_streamed) {
-      this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden,
+      this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, at.count, 2 * ffn, hidden,
                    index++, stream);
-      quantise_rows(quantised_, gated_, rows, ffn, stream);
+      quantise_rows(quantised_, gated_, at.count, ffn, stream);
     } else {
-      scales = multiply_quantised(gate_up_, layer.gate_up, rows, 2 * ffn, hidden, stream);
-      silu_mul_quantised(quantised_, gate_up_, scales, rows, ffn, stream);
+      scales = multiply_quantised(gate_up_, layer.gate_up, at.count, 2 * ffn, hidden, stream);
+      silu_mul_quantised(quantised_, gate_up_, scales, at.count, ffn, stream);
     }
     scales = product(normed_, gated_view_, layer.down, tiled.down, hidden, ffn);
-    if (i + 1 == config.num_layers) {
-      apply_scales(normed_, scales, rows, hidden, stream);
+    if (is_last) {
+      apply_scales(normed_, scales, at.count, hidden, stream);
     } else {
-      add_rms_norm_quantised(quantised_, x_, normed_, scales, model_.layer(i + 1).attn_norm, rows, hidden,
-                             config.rms_eps, stream);
+      add_rms_norm_quantised(quantised_, at.x, normed_, scales, model_.layer(i + 1).attn_norm, at.count,
+                             hidden, config.rms_eps, stream);
     }
   }
+  return at;
 }
 
 }  // namespace ion::cuda

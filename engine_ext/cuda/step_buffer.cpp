@@ -16,6 +16,15 @@ void put_padded(int32_t* to, const std::vector<int32_t>& from, int64_t size, int
   std::fill(to + from.size(), to + size, padding);
 }
 
+// One turn of the kernel's blocks, two of the one that is for few rows.
+int64_t wanted_pieces(const PlanSizes& sizes, const std::vector<Span>& spans) {
+  const auto is_decode = [](const Span& span) { return span.count == 1; };
+  const int64_t rows = std::count_if(spans.begin(), spans.end(), is_decode);
+  const DecodeWidth width = decode_width(rows * sizes.decode_units, sizes.num_sms);
+  const int64_t turns = width == DecodeWidth::four ? 2 : 1;
+  return std::max<int64_t>(1, turns * resident_pieces(width, sizes.num_sms) / sizes.decode_units);
+}
+
 }  // namespace
 
 void StepContents::plan(const PlanSizes& sizes) {
@@ -30,8 +39,9 @@ void StepContents::plan(const PlanSizes& sizes) {
     return count;
   };
   constexpr int32_t kLongest = 1 << 20;
+  const int64_t most = sizes.most_pieces > 0 ? sizes.most_pieces : wanted_pieces(sizes, spans);
   part_tokens = kSplitTokens;
-  while (part_tokens < kLongest && count_pieces() > sizes.wanted_pieces) part_tokens *= 2;
+  while (part_tokens < kLongest && count_pieces() > most) part_tokens *= 2;
   for (size_t i = 0; i < spans.size(); ++i) {
     const Span& span = spans[i];
     const auto index = static_cast<int32_t>(i);

@@ -46,7 +46,9 @@ struct PlanSizes {
   int32_t packed_heads = 1;             // query heads that share a packed row's token: kernels.h, Piece
   int32_t prefill_rows = kPrefillRows;  // packed rows of a piece
   int32_t window = 0;                   // the widest of the layers', 0 where one sees all
-  int64_t wanted_pieces = 1;            // decode pieces that keep the device busy
+  int32_t decode_units = 1;             // attention_decode_units
+  int32_t num_sms = 1;
+  int64_t most_pieces = 0;  // of decode rows that may be cut; 0: as many as keep the device busy
 };
 
 // What the host collects for a step before it is laid out.
@@ -64,8 +66,8 @@ struct StepContents {
             static_cast<int64_t>(decode_pieces.size()), static_cast<int64_t>(prefill_pieces.size())};
   }
   void add_span(const Span& span) { spans.push_back(span); }
-  // Cuts the spans into pieces. Decode pieces are as long as leaves about the wanted number of them, and no
-  // shorter than kSplitTokens: a short one costs as much as a long one.
+  // Cuts the spans into pieces. Decode pieces are as long as leaves no more of them than keep the device
+  // busy, and no shorter than kSplitTokens: a short one costs as much as a long one.
   void plan(const PlanSizes& sizes);
   // Writes everything to `to`, rows and samples padded with -1 slots up to the layout's sizes.
   void write(int32_t* to, const StepLayout& layout, const StepSizes& padded) const;

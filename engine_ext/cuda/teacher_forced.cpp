@@ -51,7 +51,7 @@ void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_i
   limits.streams = streams;
   Decoder decoder(model, limits);
   PlanSizes sizes_of_plan = decoder.plan_sizes();
-  sizes_of_plan.wanted_pieces = 2;
+  sizes_of_plan.most_pieces = 2;
   std::vector<int32_t> blocks(num_blocks);
   std::iota(blocks.begin(), blocks.end(), 0);
   check(cudaMemcpy(decoder.block_tables(), blocks.data(), blocks.size() * 4, cudaMemcpyHostToDevice),

@@ -20,7 +20,7 @@ from drive import generate, runner_for
 from ion_cuda import PRECISIONS, CSample, Library, Model, Runner, Sampling, Shape
 
 SHAPE = Shape(2, 512, 8, 2, 128, 1024, 1024, has_qkv_bias=True)
-REPLAYS = {1: 400, 8: 400, 40: 200, 100: 100}  # by sequences
+REPLAYS = {1: 400, 8: 400, 40: 200, 100: 100, 260: 30}  # by sequences
 LONGEST_S = 30.0  # of one line: more would be a hang
 NEW, MAX_PAUSE_S = 6, 3e-4
 

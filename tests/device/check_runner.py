@@ -44,15 +44,22 @@ def open_runner(model: Model, *, graphs: bool, streams: bool, slots: int = 8, bu
 
 
 def check_greedy(model: Model, weights: reference.Weights) -> str:
-    """Forty prompts, eight at a time, prompts cut or whole, from graphs or not."""
+    """Forty prompts, eight at a time, prompts cut or whole, from graphs or not; and 256 of 300 at a time."""
     shape, worst = model.shape, 0.0
-    for number, (graphs, streams, budget) in enumerate(
-        [(False, False, 512), (True, False, 64), (False, True, 512), (True, True, 64)]
+    for number, (graphs, streams, budget, slots) in enumerate(
+        [
+            (False, False, 512, 8),
+            (True, False, 64, 8),
+            (False, True, 512, 8),
+            (True, True, 64, 8),
+            (True, False, 4096, 256),  # attention's kernel for many rows
+            (True, True, 4096, 256),
+        ]
     ):
-        runner = open_runner(model, graphs=graphs, streams=streams, budget=budget)
-        prompts = prompts_of(shape, 40, 300, seed=number)
+        runner = open_runner(model, graphs=graphs, streams=streams, budget=budget, slots=slots)
+        prompts = prompts_of(shape, 40 if slots == 8 else 300, 300, seed=number)
         new = [1 + (7 * i) % 40 for i in range(len(prompts))]
-        outputs, samples = generate(runner, prompts, new, budget=budget, max_running=8)
+        outputs, samples = generate(runner, prompts, new, budget=budget, max_running=slots)
         for prompt, output, sampled in zip(prompts, outputs, samples, strict=True):
             assert all(sample.is_finite for sample in sampled), "not finite"
             worst = max(worst, worst_gap(weights, prompt, output))

@@ -160,15 +160,19 @@ def rotate(x: torch.Tensor, shape: Shape) -> torch.Tensor:
     return torch.cat((low * cosine - high * sine, low * sine + high * cosine), -1)
 
 
-def logits(weights: Weights, ids: list[int]) -> torch.Tensor:
-    """Teacher-forced logits [tokens, vocab], float32 without tf32."""
+def logits(weights: Weights, ids: list[int], *, is_rounded: bool = False) -> torch.Tensor:
+    """Teacher-forced logits [tokens, vocab], float32 without tf32; rounded: to bf16 where the card does."""
     torch.backends.cuda.matmul.allow_tf32 = False
     shape, count = weights.shape, len(ids)
+
+    def kept(values: torch.Tensor) -> torch.Tensor:
+        return values.bfloat16().float() if is_rounded else values
+
     x = weights[EMBEDDING, 0][torch.tensor(ids, device="cuda")].float()
     position = torch.arange(count, device="cuda")
     for i in range(shape.num_layers):
         h = norm(x, weights[ATTN_NORM, i], shape.rms_eps)
-        qkv = weights.product(h, QKV, i)
+        qkv = kept(weights.product(h, QKV, i))
         bias = weights.get(QKV_BIAS, i)
         if bias is not None:
             qkv = qkv + bias
@@ -177,7 +181,7 @@ def logits(weights: Weights, ids: list[int]) -> torch.Tensor:
         q_norm, k_norm = weights.get(Q_NORM, i), weights.get(K_NORM, i)
         if q_norm is not None and k_norm is not None:
             q, k = norm(q, q_norm, shape.rms_eps), norm(k, k_norm, shape.rms_eps)
-        q, k = rotate(q, shape), rotate(k, shape)
+        q, k, v = kept(rotate(q, shape)), kept(rotate(k, shape)), kept(v)
         group = shape.num_heads // shape.num_kv_heads
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
         seen = position[None, :] <= position[:, None]
@@ -185,11 +189,11 @@ def logits(weights: Weights, ids: list[int]) -> torch.Tensor:
             seen = seen & (position[None, :] > position[:, None] - shape.windows[i])
         scores = (q @ k.transpose(1, 2)) * shape.head_dim**-0.5
         scores = scores.masked_fill(~seen, float("-inf"))
-        mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(count, -1)
-        x = x + weights.product(mixed, OUT, i)
+        mixed = kept((scores.softmax(-1) @ v).transpose(0, 1).reshape(count, -1))
+        x = x + kept(weights.product(mixed, OUT, i))
         h = norm(x, weights[FFN_NORM, i], shape.rms_eps)
-        gate, up = weights.product(h, GATE_UP, i).chunk(2, -1)
-        x = x + weights.product(torch.nn.functional.silu(gate) * up, DOWN, i)
-    x = norm(x, weights[OUTPUT_NORM, 0], shape.rms_eps)
+        gate, up = kept(weights.product(h, GATE_UP, i)).chunk(2, -1)
+        x = x + kept(weights.product(kept(torch.nn.functional.silu(gate) * up), DOWN, i))
+    x = kept(norm(x, weights[OUTPUT_NORM, 0], shape.rms_eps))
     head = weights[EMBEDDING, 0] if shape.is_head_tied else weights[HEAD, 0]
     return x @ head.float().T

@@ -1,6 +1,9 @@
 """Everything that needs a GPU, in one go: builds libion_cuda, checks it, times it, writes one JSON report.
 
-python tests/device/run.py [--library PATH] [--out FILE] [--shapes qwen2.5-7b,...] [--no-bench] [--sanitize]
+python tests/device/run.py [--library PATH] [--built FOLDER] [--out FILE] [--shapes qwen2.5-7b,...]
+                           [--no-bench] [--sanitize]
+
+--built: keep what is compiled for the checks there, and take what is there already.
 
 Needs torch (the reference), nvcc unless --library is given, and cuBLASLt, which torch brings. Without a GPU
 it exits with 77 and the reason. CI compares the committed report's hash of the kernel sources with its own.
@@ -85,6 +88,8 @@ def run_check(script: str, *arguments: str) -> dict[str, Any]:
 def shims(folder: Path, name: str, sources: Sequence[str]) -> str:
     """Kernels as C functions: shims_NAME.cu and what it wants of engine_ext."""
     out = folder / f"{name}.so"
+    if out.exists():
+        return str(out)
     paths = [ROOT / f"tests/device/shims_{name}.cu", *(ENGINE / source for source in sources)]
     flags = ["-std=c++20", "-O3", f"-I{ENGINE}", "-gencode", "arch=compute_90a,code=sm_90a"]
     flags += ["-gencode", "arch=compute_80,code=sm_80", "-Xcompiler", "-fPIC", "-shared", "-ldl"]
@@ -93,11 +98,17 @@ def shims(folder: Path, name: str, sources: Sequence[str]) -> str:
     return str(out)
 
 
-def small_questions(folder: Path) -> list[str]:
-    """Lines of a table."""
+def build_questions(folder: Path) -> Path:
     program = folder / "small_questions"
     source = ROOT / "tests/device/small_questions.cu"
-    subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-o", program, source], check=True)
+    if not program.exists():
+        subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-o", program, source], check=True)
+    return program
+
+
+def small_questions(folder: Path) -> list[str]:
+    """Lines of a table."""
+    program = build_questions(folder)
     done = subprocess.run([program], capture_output=True, text=True, check=True)
     print(done.stdout, flush=True)
     return done.stdout.splitlines()
@@ -105,14 +116,22 @@ def small_questions(folder: Path) -> list[str]:
 
 E4M3_SOURCES = [
     *(f"kernels/cuda/{name}.cu" for name in ("quantise", "stream_gemm", "stream_weights")),
+    "kernels/cuda/box_view.cpp",
+    "cuda/algorithm_trial.cpp",
     "cuda/blas_lt.cpp",
 ]
 
 
+def build_shims(folder: Path) -> tuple[str, str]:
+    """The sampler's and the products'."""
+    return shims(folder, "sampler", ["kernels/cuda/sampler.cu"]), shims(folder, "e4m3", E4M3_SOURCES)
+
+
 def checks(library: str, folder: Path, *, sanitize: bool) -> dict[str, Any]:
+    sampler, products = build_shims(folder)
     found = {
-        "sampler": run_check("check_sampler.py", shims(folder, "sampler", ["kernels/cuda/sampler.cu"])),
-        "e4m3": run_check("check_e4m3.py", shims(folder, "e4m3", E4M3_SOURCES)),
+        "sampler": run_check("check_sampler.py", sampler),
+        "e4m3": run_check("check_e4m3.py", products),
         "logits": run_check("check_logits.py", library),
         "runner": run_check("check_runner.py", library),
         "replays": run_check("check_replays.py", library),
@@ -133,6 +152,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--library")
+    parser.add_argument("--built", type=Path)
     parser.add_argument("--out", type=Path, default=Path("report.json"))
     parser.add_argument("--shapes", default="qwen2.5-7b,llama-3.1-8b,qwen3-0.6b")
     parser.add_argument("--no-bench", action="store_true")
@@ -150,10 +170,11 @@ def main() -> int:
         return NO_GPU
     os.environ["LD_LIBRARY_PATH"] = f"{cublas_folder()}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     report: dict[str, Any] = {"card": listed, "sources": sources_hash(), "date": time.strftime("%Y-%m-%d")}
-    with tempfile.TemporaryDirectory() as folder:
-        library = args.library or str(build(Path(folder)))
-        report["checks"] = checks(library, Path(folder), sanitize=args.sanitize)
-        report["questions"] = small_questions(Path(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.built or Path(temporary)
+        library = args.library or str(build(folder))
+        report["checks"] = checks(library, folder, sanitize=args.sanitize)
+        report["questions"] = small_questions(folder)
         report["bench"] = {}
         for shape in [] if args.no_bench else args.shapes.split(","):
             report["bench"][shape] = run_check("bench_workloads.py", library, shape)["lines"]

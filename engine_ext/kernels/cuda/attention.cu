@@ -1,15 +1,17 @@
 // Attention over the paged cache. Decode: pieces of 256 tokens on a fixed grid, a warp for every fourth block
 // of a piece, the four merged in shared memory, the pieces of a row in global memory by the last one to
-// arrive. Prefill: a warp for sixteen packed rows, alone over all blocks that they see.
+// arrive; of many rows see attention_narrow.cu. Prefill: a warp for sixteen packed rows, alone over all
+// blocks that they see.
+#include <algorithm>
 #include <type_traits>
 
+#include "attention_narrow.h"
 #include "attention_tile.cuh"
 #include "attention_units.cuh"
 #include "check.h"
-#include "decode_tile.cuh"
+#include "decode_task.cuh"
 #include "kernels.h"
 #include "pdl.cuh"
-#include "rope.cuh"
 
 namespace ion::cuda {
 namespace {
@@ -17,7 +19,6 @@ namespace {
 constexpr int kWarps = 4;      // of a block of prefill, and of decode where there is much to do
 constexpr int kWideWarps = 8;  // of decode where there is little
 constexpr int kThreads = kWarps * kWarp;
-constexpr float kLog2E = 1.4426950408889634f;
 static_assert(kPrefillRows == kWarps * kTileRows);
 
 // What a block's warps found for one piece, added up in the order of the warps.
@@ -84,87 +85,13 @@ __device__ void merge_parts(bf16* dst, const float* parts, int64_t stride, int n
   }
 }
 
-// One piece of a decode row and a unit of its heads.
-template <int D>
-struct Task {
-  Piece piece;
-  Span span;
-  Unit unit;
-  Blocks<D> blocks;
-  Sight sight;
-  int part_tokens, first_part, num_parts;
-  int block, last_block;  // this warp's first, and the piece's last
-
-  __device__ Task(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan, int units,
-                  int work)
-      : piece(plan.decode_pieces[work / units]),
-        span(plan.spans[piece.span]),
-        unit(args, cache, kTileHeads, work % units),
-        blocks(cache, span.slot, unit.kv_head),
-        sight{first_seen(span.start, args.window), span.start},
-        part_tokens(plan.counts[3]) {
-    first_part = sight.low / part_tokens;
-    num_parts = sight.high / part_tokens - first_part + 1;
-    block = max(piece.part * part_tokens, sight.low) / kKvBlock + static_cast<int>(threadIdx.x) / kWarp;
-    last_block = min((piece.part + 1) * part_tokens - 1, sight.high) / kKvBlock;
-  }
-
-  __device__ bool is_seen() const { return piece.part >= first_part; }
-  __device__ bool holds_new_token() const { return piece.part == first_part + num_parts - 1; }
-  // Whether the cache holds a block's tokens before this step's rows are written.
-  __device__ bool is_old(int index) const { return index <= last_block && index != sight.high / kKvBlock; }
-};
-
-// Every block of this warp's, from task.block on: keys of the next block are on their way while this
-// one's are weighed, values while its scores are made. The first block is loaded already.
-template <int D, int kWarps>
-__device__ void fold_blocks(DecodeTile<D>& tile, const Task<D>& task, float scale) {
-  int block = task.block;
-  while (block <= task.last_block) {
-    const int token = block * kKvBlock, next = block + kWarps;
-    const bf16* next_keys = next <= task.last_block ? task.blocks.keys(next) : nullptr;
-    const bool is_whole = token >= task.sight.low && token + kKvBlock - 1 <= task.sight.high;
-    uint32_t p[2];
-    if (is_whole) {
-      tile.template score<false>(p, token, scale, task.sight);
-    } else {
-      tile.template score<true>(p, token, scale, task.sight);
-    }
-    if (next_keys != nullptr) tile.load_keys(next_keys);
-    if (is_whole) {
-      tile.template add_values<false>(p, token, task.sight.high);
-    } else {
-      tile.template add_values<true>(p, token, task.sight.high);
-    }
-    if (next_keys != nullptr) tile.load_values(next_keys + task.blocks.v_offset);
-    block = next;
-  }
-}
-
-// The unit's queries rotated into shared memory; with the new token in the piece, its K and V into the cache.
-template <int D, int kWarps>
-__device__ void rotate_row(bf16 (&queries)[kTileHeads][D], const RopeKvArgs& rope, const KvCache& cache,
-                           const Task<D>& task) {
-  const int warp = threadIdx.x / kWarp, kv_heads = cache.num_kv_heads;
-  const int64_t row = task.span.first_row;
-  for (int i = warp; i < task.unit.num_heads; i += kWarps) {
-    RopedHead<D>(rope, kv_heads, row, task.unit.first_head + i, task.span.start).store(queries[i]);
-  }
-  if (task.holds_new_token() && warp < 2) {
-    const int head = rope.num_heads + warp * kv_heads + task.unit.kv_head;
-    RopedHead<D>(rope, kv_heads, row, head, task.span.start)
-        .store(cache_row<D>(cache, task.span.slot, warp, task.unit.kv_head, task.span.start));
-  }
-  __syncthreads();
-}
-
 // What a piece found, to dst where it is the row's only one, else to the others' merging.
 template <int D, int kWarps>
-__device__ void finish_piece(Merged<D, kWarps>& merged, const AttentionArgs& args, const Task<D>& task,
-                             int units, int work) {
+__device__ void finish_piece(Merged<D, kWarps>& merged, const AttentionArgs& args,
+                             const Task<D, kWarps>& task, int units, int work) {
   constexpr int kThreads = kWarps * kWarp;
   const Unit& unit = task.unit;
-  bf16* dst = args.dst + (static_cast<int64_t>(task.span.first_row) * args.num_heads + unit.first_head) * D;
+  bf16* dst = task.output(args);
   if (task.num_parts == 1) {
     for (int i = threadIdx.x; i < unit.num_heads * D; i += kThreads) {
       dst[i] = __float2bfloat16(merged.acc[i / D][i % D] / merged.l[i / D]);
@@ -195,32 +122,37 @@ __device__ void finish_piece(Merged<D, kWarps>& merged, const AttentionArgs& arg
                            unit.num_heads);
 }
 
+constexpr int kResidentWarps = 12;  // of a multiprocessor, by their registers
+
+// Of a multiprocessor; one where few rows are to be fast.
+constexpr int blocks_per_sm(int warps) {
+  return warps == kWideWarps ? 1 : kResidentWarps / warps;
+}
+
 template <int D, bool kRopes, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp, kWarps == kWideWarps ? 1 : 3)
+__global__ void __launch_bounds__(kWarps* kWarp, blocks_per_sm(kWarps))
     decode_kernel(const AttentionArgs args, const KvCache cache, const AttentionPlan plan,
                   const RopeKvArgs rope) {
   __shared__ Merged<D, kWarps> merged;
-  __shared__ __align__(16) bf16 queries[kRopes ? kTileHeads : 1][D];
+  __shared__ __align__(16) bf16 queries[kRopes ? kTileHeads + 2 : 1][D];
   let_successor_start();
   const int group = args.num_heads / cache.num_kv_heads, warp_lane = threadIdx.x % kWarp;
   const int units = cache.num_kv_heads * ((group + kTileHeads - 1) / kTileHeads);
   const int total = plan.counts[0] * units;
   bool has_waited = false;
   for (int work = blockIdx.x; work < total; work += gridDim.x) {
-    const Task<D> task(args, cache, plan, units, work);
+    Task<D, kWarps> task(args, cache, plan, units, work, static_cast<int>(threadIdx.x) / kWarp);
     if (!task.is_seen()) continue;  // other layers see it
     DecodeTile<D> tile;
-    const bool is_early = task.is_old(task.block);
-    const bf16* keys = task.block <= task.last_block ? task.blocks.keys(task.block) : nullptr;
-    if (is_early) tile.load_keys(keys), tile.load_values(keys + task.blocks.v_offset);
+    const FirstBlock<D, kWarps, kRopes> first(tile, task);
     if (!has_waited) wait_for_predecessor(), has_waited = true;
-    const bf16* q =
-        args.qkv + static_cast<int64_t>(task.span.first_row) * args.qkv_stride + task.unit.first_head * D;
+    const bf16* q = task.queries(args);
     if constexpr (kRopes) {
       rotate_row<D, kWarps>(queries, rope, cache, task);
+      __syncthreads();
       q = queries[0];
     }
-    if (keys != nullptr && !is_early) tile.load_keys(keys), tile.load_values(keys + task.blocks.v_offset);
+    first.complete(tile, task, queries + (kRopes ? kTileHeads : 0));
     tile.load(warp_lane / 4 < task.unit.num_heads ? q + warp_lane / 4 * D : nullptr);
     fold_blocks<D, kWarps>(tile, task, args.scale * kLog2E);
     merge_warps<D, kWarps>(merged, tile);
@@ -305,16 +237,38 @@ int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t 
   return max_pieces * attention_decode_units(num_heads, num_kv_heads) * heads * (head_dim + 2);
 }
 
+int32_t resident_pieces(DecodeWidth width, int32_t num_sms) {
+  const int warps = width == DecodeWidth::one ? 1 : width == DecodeWidth::two ? 2 : kWarps;
+  return kResidentWarps / warps * num_sms;
+}
+
+DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms) {
+  if (num_pieces <= resident_pieces(DecodeWidth::four, num_sms)) return DecodeWidth::four;
+  return num_pieces <= resident_pieces(DecodeWidth::two, num_sms) ? DecodeWidth::two : DecodeWidth::one;
+}
+
 void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                      const RopeKvArgs* rope, int32_t grid, bool is_wide, cudaStream_t stream) {
+                      const RopeKvArgs* rope, int32_t num_pieces, int32_t num_sms, DecodeWidth width,
+                      cudaStream_t stream) {
+  if (!is_attention_shape(args.num_heads, cache.num_kv_heads, args.head_dim)) {
+    throw std::runtime_error("attention: no kernel for these heads");
+  }
+  const int32_t pieces = num_pieces * attention_decode_units(args.num_heads, cache.num_kv_heads);
+  if (width == DecodeWidth::one) {
+    return attention_decode_narrow(args, cache, plan, rope, pieces, num_sms, stream);
+  }
   const auto start = [&](auto* kernel, int warps) {
-    launch_in_chain("attention of decode rows", kernel, dim3(grid), dim3(warps * kWarp), 0, stream, args,
+    const int32_t blocks = std::min(pieces, kResidentWarps / std::min(warps, kWarps) * num_sms);
+    launch_in_chain("attention of decode rows", kernel, dim3(blocks), dim3(warps * kWarp), 0, stream, args,
                     cache, plan, rope != nullptr ? *rope : RopeKvArgs{});
   };
   const auto launch = [&](auto dim) {
     constexpr int D = decltype(dim)::value;
+    if (width == DecodeWidth::two) {
+      return rope == nullptr ? start(decode_kernel<D, false, 2>, 2) : start(decode_kernel<D, true, 2>, 2);
+    }
     if (rope == nullptr) return start(decode_kernel<D, false, kWarps>, kWarps);
-    if (is_wide) return start(decode_kernel<D, true, kWideWarps>, kWideWarps);
+    if (width == DecodeWidth::eight) return start(decode_kernel<D, true, kWideWarps>, kWideWarps);
     return start(decode_kernel<D, true, kWarps>, kWarps);
   };
   switch (args.head_dim) {

@@ -27,7 +27,6 @@ constexpr int kTokens = 128;                   // of a tile
 [[maybe_unused]] constexpr int kTileBlocks = kTokens / kKvBlock;
 constexpr int kStages = 3;
 constexpr int kHalfBytes = kTokens * 128;  // 64 dims of a tile; of the queries too
-[[maybe_unused]] constexpr float kLog2E = 1.4426950408889634f;
 static_assert(kWidePrefillRows == kGroups * kGroupRows && kWidePrefillRows == kTokens);
 
 // Shared memory: queries, kStages tiles of keys, as many of values; the barriers behind them.

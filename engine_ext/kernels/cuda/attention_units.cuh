@@ -6,6 +6,8 @@
 
 namespace ion::cuda {
 
+[[maybe_unused]] constexpr float kLog2E = 1.4426950408889634f;
+
 // The heads of a KV head, cut into units of at most `most`.
 struct Unit {
   int kv_head, first_head, num_heads;
@@ -32,7 +34,9 @@ struct Blocks {
         v_offset(static_cast<int64_t>(cache.num_kv_heads) * kKvBlock * D),
         head_offset(static_cast<int64_t>(kv_head) * kKvBlock * D) {}
 
-  __device__ const bf16* keys(int block) const { return layer + table[block] * block_stride + head_offset; }
+  __device__ const bf16* keys(int block) const { return keys_at(table[block]); }
+  // Of a block of the pool.
+  __device__ const bf16* keys_at(int place) const { return layer + place * block_stride + head_offset; }
 };
 
 __device__ __forceinline__ int first_seen(int position, int window) {

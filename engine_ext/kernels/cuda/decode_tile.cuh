@@ -91,6 +91,32 @@ struct DecodeTile {
     }
   }
 
+  // Of one token of the block, 0 .. 15: the loaded one is not right yet.
+  __device__ void replace_key(const bf16* key, int token) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if (8 * n + lane / 4 != token) continue;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        keys[n][g] = *reinterpret_cast<const uint4*>(key + 32 * g + 8 * (lane % 4));
+      }
+    }
+  }
+
+  __device__ void replace_value(const bf16* value, int token) {
+    const int quad = threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (token_of(i) != token) continue;
+#pragma unroll
+      for (int h = 0; h < kWide; ++h) {
+        values[i][h] = *reinterpret_cast<const uint4*>(value + 64 * h + 8 * quad);
+      }
+      if constexpr (kHasTail) tails[i] = *reinterpret_cast<const uint2*>(value + 64 * kWide + 4 * quad);
+    }
+  }
+
   // Scores of the loaded keys, sixteen tokens from `token` on, as weights for `add_values`.
   template <bool kMasked>
   __device__ void score(uint32_t (&p)[2], int token, float scale, const Sight& sight) {

@@ -27,6 +27,11 @@ constexpr int32_t kPackedHeads = 16;       // of a group; larger ones are cut
 void embed(float* x, const int32_t* ids, const int32_t* slots, const int32_t* last_ids, const bf16* table,
            int64_t rows, int64_t hidden, cudaStream_t stream);
 
+// x_to [count, hidden] = x[r], to [count, cols] = from[r] for r = picked[i]; -1: row 0. hidden and cols are
+// multiples of 8.
+void gather_rows(float* x_to, const float* x, bf16* to, const bf16* from, const int32_t* picked,
+                 int64_t count, int64_t hidden, int64_t cols, cudaStream_t stream);
+
 // dst [rows, cols] = x / sqrt(mean(x^2) + eps) * weight.
 void rms_norm(bf16* dst, const float* x, const float* weight, int64_t rows, int64_t cols, float eps,
               cudaStream_t stream);
@@ -110,11 +115,20 @@ bool is_attention_shape(int32_t num_heads, int32_t num_kv_heads, int32_t head_di
 int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t num_kv_heads,
                                  int32_t head_dim);
 
+// Warps for a piece of a decode row: few rows leave the device to few pieces, many rows need no more than
+// one.
+enum class DecodeWidth : uint8_t { one, two, four, eight };
+// How many pieces, of all units, are resident at once; and the width that has room for so many, one to four.
+int32_t resident_pieces(DecodeWidth width, int32_t num_sms);
+DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms);
+
 // Causal attention of decode spans: a fixed grid takes the pieces in turn; the last piece of a row to arrive
 // merges the row's parts in order (split-KV, Dao et al. 2023, "Flash-Decoding"). With `rope` it does
-// rope_kv's work for its rows first, qkv being the product's. `is_wide`: more warps a block, for few rows.
+// rope_kv's work for its rows first, qkv being the product's; eight warps are for that alone. `num_pieces`: a
+// bound of the plan's.
 void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                      const RopeKvArgs* rope, int32_t grid, bool is_wide, cudaStream_t stream);
+                      const RopeKvArgs* rope, int32_t num_pieces, int32_t num_sms, DecodeWidth width,
+                      cudaStream_t stream);
 
 // The same of longer spans, a block each (online softmax: Dao 2023, arXiv:2307.08691).
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,

@@ -1,5 +1,7 @@
-// Embedding rows and RMS norms, a block a row. The residual stream is float32: rounding it to bf16 at each of
-// its sums would cost more accuracy than all of bf16's products.
+// Embedding rows, gathered rows and RMS norms, a block a row. The residual stream is float32: rounding it to
+// bf16 at each of its sums would cost more accuracy than all of bf16's products.
+#include <type_traits>
+
 #include "check.h"
 #include "kernels.h"
 #include "pdl.cuh"
@@ -9,8 +11,8 @@ namespace ion::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kFour = 4;  // values of a piece: 16 bytes of float32, and a warp's pieces lie side by side
-constexpr int kHeld = 8;  // pieces that a thread keeps: rows up to 8192 are read once
+constexpr int kFour = 4;      // values of a piece: 16 bytes of float32, and a warp's pieces lie side by side
+constexpr int kMostHeld = 8;  // pieces that a thread keeps: rows up to 8192 are read once
 
 __device__ __forceinline__ void load4(float (&to)[kFour], const float* from) {
   const float4 a = *reinterpret_cast<const float4*>(from);
@@ -45,12 +47,33 @@ __global__ void embed_kernel(float* x, const int32_t* ids, const int32_t* slots,
   }
 }
 
-// One row: x (+ delta) -> norm -> dst. kAdds: delta is added; kKeeps: the sum goes back to x.
-template <bool kAdds, bool kKeeps>
+// Rows of the residual stream and of a branch's input, side by side.
+__global__ void gather_kernel(float* x_to, const float* x, bf16* to, const bf16* from, const int32_t* picked,
+                              int64_t hidden, int64_t cols) {
+  join_chain();
+  const int64_t dst = blockIdx.x, src = max(picked[dst], 0);
+  const auto copy = [](auto* at, const auto* values, int64_t bytes) {
+    for (int64_t i = threadIdx.x; i < bytes / 16; i += kThreads) {
+      reinterpret_cast<uint4*>(at)[i] = reinterpret_cast<const uint4*>(values)[i];
+    }
+  };
+  copy(x_to + dst * hidden, x + src * hidden, hidden * static_cast<int64_t>(sizeof(float)));
+  copy(to + dst * cols, from + src * cols, cols * static_cast<int64_t>(sizeof(bf16)));
+}
+
+// One row: x (+ delta) -> norm -> dst. kAdds: delta is added; kKeeps: the sum goes back to x. A thread keeps
+// kHeld pieces.
+template <int kHeld, bool kAdds, bool kKeeps>
 __device__ void norm_row(bf16* dst, float* x, const bf16* delta, const float* weight, int64_t cols,
                          float eps) {
   __shared__ float scratch[kThreads / kWarp];
-  float held[kHeld][kFour];
+  float held[kHeld][kFour], weights[kHeld][kFour];
+  const int64_t begin = threadIdx.x * kFour, step = kThreads * kFour;
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    if (begin + h * step < cols) load4(weights[h], weight + begin + h * step);  // nobody writes them
+  }
+  wait_for_predecessor();
   float squares = 0.0f;
   const auto read = [&](float (&values)[kFour], int64_t i) {
     load4(values, x + i);
@@ -66,7 +89,6 @@ __device__ void norm_row(bf16* dst, float* x, const bf16* delta, const float* we
     for (int j = 0; j < kFour; ++j) squares = fmaf(values[j], values[j], squares);
     if constexpr (kKeeps) store4(x + i, values);
   };
-  const int64_t begin = threadIdx.x * kFour, step = kThreads * kFour;
   // All loads first: the compiler may not move one over the sums' stores.
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
@@ -82,46 +104,59 @@ __device__ void norm_row(bf16* dst, float* x, const bf16* delta, const float* we
     add_up(values, i);
   }
   const float scale = rsqrtf(block_sum<kThreads>(squares, scratch) / static_cast<float>(cols) + eps);
-  const auto write = [&](const float (&values)[kFour], int64_t i) {
-    float weights[kFour], out[kFour];
-    load4(weights, weight + i);
+  const auto write = [&](const float (&values)[kFour], const float (&factors)[kFour], int64_t i) {
+    float out[kFour];
 #pragma unroll
-    for (int j = 0; j < kFour; ++j) out[j] = values[j] * scale * weights[j];
+    for (int j = 0; j < kFour; ++j) out[j] = values[j] * scale * factors[j];
     store4(dst + i, out);
   };
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
-    if (begin + h * step < cols) write(held[h], begin + h * step);
+    if (begin + h * step < cols) write(held[h], weights[h], begin + h * step);
   }
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
-    float values[kFour];
+    float values[kFour], factors[kFour];
     load4(values, x + i);  // with kKeeps the sum, by this thread
     if constexpr (kAdds && !kKeeps) read(values, i);
-    write(values, i);
+    load4(factors, weight + i);
+    write(values, factors, i);
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 3)
+template <int kHeld>
+__global__ void __launch_bounds__(kThreads, kHeld > 4 ? 2 : 3)
     norm_kernel(bf16* dst, const float* x, const float* weight, int64_t cols, float eps) {
-  join_chain();
+  let_successor_start();
   const int64_t at = blockIdx.x * cols;
-  norm_row<false, false>(dst + at, const_cast<float*>(x) + at, nullptr, weight, cols, eps);
+  norm_row<kHeld, false, false>(dst + at, const_cast<float*>(x) + at, nullptr, weight, cols, eps);
 }
 
-__global__ void __launch_bounds__(kThreads, 3)
+template <int kHeld>
+__global__ void __launch_bounds__(kThreads, kHeld > 4 ? 2 : 3)
     add_norm_kernel(bf16* dst, float* x, const bf16* delta, const float* weight, int64_t cols, float eps) {
-  join_chain();
+  let_successor_start();
   const int64_t at = blockIdx.x * cols;
-  norm_row<true, true>(dst + at, x + at, delta + at, weight, cols, eps);
+  norm_row<kHeld, true, true>(dst + at, x + at, delta + at, weight, cols, eps);
 }
 
-__global__ void __launch_bounds__(kThreads, 3)
+template <int kHeld>
+__global__ void __launch_bounds__(kThreads, kHeld > 4 ? 2 : 3)
     add_norm_picked_kernel(bf16* dst, const float* x, const bf16* delta, const float* weight,
                            const int32_t* picked, int64_t cols, float eps) {
-  join_chain();
+  let_successor_start();
   const int64_t from = max(picked[blockIdx.x], 0) * cols;
-  norm_row<true, false>(dst + blockIdx.x * cols, const_cast<float*>(x) + from, delta + from, weight, cols,
-                        eps);
+  norm_row<kHeld, true, false>(dst + blockIdx.x * cols, const_cast<float*>(x) + from, delta + from, weight,
+                               cols, eps);
+}
+
+// Calls launch(pieces that a thread keeps).
+template <typename F>
+void for_width(int64_t cols, F launch) {
+  if (cols <= 4 * kThreads * kFour) {
+    launch(std::integral_constant<int, 4>());
+  } else {
+    launch(std::integral_constant<int, kMostHeld>());
+  }
 }
 
 }  // namespace
@@ -132,22 +167,35 @@ void embed(float* x, const int32_t* ids, const int32_t* slots, const int32_t* la
                   table, hidden);
 }
 
+void gather_rows(float* x_to, const float* x, bf16* to, const bf16* from, const int32_t* picked,
+                 int64_t count, int64_t hidden, int64_t cols, cudaStream_t stream) {
+  launch_in_chain("picked rows", gather_kernel, dim3(count), dim3(kThreads), 0, stream, x_to, x, to, from,
+                  picked, hidden, cols);
+}
+
 void rms_norm(bf16* dst, const float* x, const float* weight, int64_t rows, int64_t cols, float eps,
               cudaStream_t stream) {
-  launch_in_chain("norm", norm_kernel, dim3(rows), dim3(kThreads), 0, stream, dst, x, weight, cols, eps);
+  for_width(cols, [&](auto held) {
+    launch_in_chain("norm", norm_kernel<held>, dim3(rows), dim3(kThreads), 0, stream, dst, x, weight, cols,
+                    eps);
+  });
 }
 
 void add_rms_norm(bf16* dst, float* x, const bf16* delta, const float* weight, int64_t rows, int64_t cols,
                   float eps, cudaStream_t stream) {
-  launch_in_chain("norm of a sum", add_norm_kernel, dim3(rows), dim3(kThreads), 0, stream, dst, x, delta,
-                  weight, cols, eps);
+  for_width(cols, [&](auto held) {
+    launch_in_chain("norm of a sum", add_norm_kernel<held>, dim3(rows), dim3(kThreads), 0, stream, dst, x,
+                    delta, weight, cols, eps);
+  });
 }
 
 void add_rms_norm_picked(bf16* dst, const float* x, const bf16* delta, const float* weight,
                          const int32_t* picked, int64_t count, int64_t cols, float eps, cudaStream_t stream) {
   if (count == 0) return;
-  launch_in_chain("norm of picked rows", add_norm_picked_kernel, dim3(count), dim3(kThreads), 0, stream, dst,
-                  x, delta, weight, picked, cols, eps);
+  for_width(cols, [&](auto held) {
+    launch_in_chain("norm of picked rows", add_norm_picked_kernel<held>, dim3(count), dim3(kThreads), 0,
+                    stream, dst, x, delta, weight, picked, cols, eps);
+  });
 }
 
 }  // namespace ion::cuda

@@ -7,61 +7,104 @@
 
 namespace ion::cuda {
 
-// A lane holds pairs (i, i + D / 2) for i = lane, lane + 32, ...; lanes past the last pair hold none.
+// Neighbouring values that a lane holds.
+template <int kCount>
+struct Lane {
+  float at[kCount];
+
+  __device__ static Lane load(const float* from) {
+    if constexpr (kCount == 2) {
+      const float2 two = *reinterpret_cast<const float2*>(from);
+      return {{two.x, two.y}};
+    } else {
+      return {{*from}};
+    }
+  }
+  __device__ static Lane load(const bf16* from) {
+    if constexpr (kCount == 2) {
+      const float2 two = unpack(*reinterpret_cast<const uint32_t*>(from));
+      return {{two.x, two.y}};
+    } else {
+      return {{__bfloat162float(*from)}};
+    }
+  }
+  __device__ void store(bf16* to) const {
+    if constexpr (kCount == 2) {
+      *reinterpret_cast<uint32_t*>(to) = pack(at[0], at[1]);
+    } else {
+      *to = __float2bfloat16(at[0]);
+    }
+  }
+};
+
+// A lane holds pairs (i, i + D / 2) for neighbouring i; lanes past the last pair hold none.
 template <int D>
 struct RopedHead {
   static constexpr int kHalf = D / 2, kPairs = (kHalf + kWarp - 1) / kWarp;
+  static_assert(kHalf % kPairs == 0);
+  using Values = Lane<kPairs>;
 
-  float low[kPairs], high[kPairs];
+  Values low{}, high{};
+
+  RopedHead() = default;
 
   // `head` counts q heads, then k heads, then v heads; only q and k are normed and rotated.
   __device__ RopedHead(const RopeKvArgs& args, int32_t num_kv_heads, int64_t row, int head, int position) {
-    const int heads = args.num_heads + 2 * num_kv_heads, lane = threadIdx.x % kWarp;
-    const bf16* from = args.qkv + (row * heads + head) * D;
+    const int heads = args.num_heads + 2 * num_kv_heads, i = first();
+    const bool is_rotated = head < args.num_heads + num_kv_heads;
+    float2 turn[kPairs] = {};
+    if (i < kHalf) {
+      const bf16* from = args.qkv + (row * heads + head) * D + i;
+      low = Values::load(from);
+      high = Values::load(from + kHalf);
+      if (is_rotated) {
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const int i = p * kWarp + lane;
-      low[p] = high[p] = 0.0f;
-      if (i >= kHalf) continue;
-      low[p] = __bfloat162float(from[i]);
-      high[p] = __bfloat162float(from[i + kHalf]);
-      if (args.bias == nullptr) continue;
-      low[p] += args.bias[head * D + i];
-      high[p] += args.bias[head * D + i + kHalf];
-    }
-    if (head >= args.num_heads + num_kv_heads) return;
-    const float* norm = head < args.num_heads ? args.q_norm : args.k_norm;
-    if (norm != nullptr) {
-      float squares = 0.0f;
-#pragma unroll
-      for (int p = 0; p < kPairs; ++p) squares += low[p] * low[p] + high[p] * high[p];
-      const float scale = rsqrtf(warp_sum(squares) / D + args.eps);
-#pragma unroll
-      for (int p = 0; p < kPairs; ++p) {
-        const int i = p * kWarp + lane;
-        if (i >= kHalf) continue;
-        low[p] *= scale * norm[i];
-        high[p] *= scale * norm[i + kHalf];
+        for (int p = 0; p < kPairs; ++p)
+          turn[p] = args.rotations[static_cast<int64_t>(position) * kHalf + i + p];
+      }
+      if (args.bias != nullptr) {
+        add(low, Values::load(args.bias + head * D + i));
+        add(high, Values::load(args.bias + head * D + i + kHalf));
       }
     }
+    if (!is_rotated) return;
+    const float* weights = head < args.num_heads ? args.q_norm : args.k_norm;
+    if (weights != nullptr) norm(weights, args.eps);
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
-      const int i = p * kWarp + lane;
-      if (i >= kHalf) continue;
-      const float2 turn = args.rotations[static_cast<int64_t>(position) * kHalf + i];
-      const float x = low[p], y = high[p];
-      low[p] = x * turn.x - y * turn.y;
-      high[p] = x * turn.y + y * turn.x;
+      const float x = low.at[p], y = high.at[p];
+      low.at[p] = x * turn[p].x - y * turn[p].y;
+      high.at[p] = x * turn[p].y + y * turn[p].x;
     }
   }
 
   __device__ void store(bf16* to) const {
+    const int i = first();
+    if (i >= kHalf) return;
+    low.store(to + i);
+    high.store(to + i + kHalf);
+  }
+
+ private:
+  __device__ static int first() { return static_cast<int>(threadIdx.x) % kWarp * kPairs; }
+
+  __device__ static void add(Values& to, const Values& more) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) to.at[p] += more.at[p];
+  }
+
+  __device__ void norm(const float* weights, float eps) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) squares += low.at[p] * low.at[p] + high.at[p] * high.at[p];
+    const float scale = rsqrtf(warp_sum(squares) / D + eps);
+    const int i = first();
+    if (i >= kHalf) return;
+    const Values of_low = Values::load(weights + i), of_high = Values::load(weights + i + kHalf);
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
-      const int i = p * kWarp + static_cast<int>(threadIdx.x) % kWarp;
-      if (i >= kHalf) continue;
-      to[i] = __float2bfloat16(low[p]);
-      to[i + kHalf] = __float2bfloat16(high[p]);
+      low.at[p] *= scale * of_low.at[p];
+      high.at[p] *= scale * of_high.at[p];
     }
   }
 };

@@ -11,30 +11,46 @@ namespace ion::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int kHeads = 5;              // of a warp: all 36 of Qwen2.5-7B in one block
+constexpr int kCut = kHeads * kWarps;  // heads of a block
 
+// Where a head of a row goes.
+template <int D>
+__device__ bf16* place_of(const RopeKvArgs& args, const KvCache& cache, int64_t row, int head, int slot,
+                          int position) {
+  if (head < args.num_heads) return args.qkv + (row * (args.num_heads + 2 * cache.num_kv_heads) + head) * D;
+  const int at = head - args.num_heads;
+  return cache_row<D>(cache, slot, at / cache.num_kv_heads, at % cache.num_kv_heads, position);
+}
+
+// A warp loads all its heads before it stores one.
 template <int D>
 __global__ void __launch_bounds__(kWarps* kWarp)
     rope_kv_kernel(const RopeKvArgs args, const KvCache cache, int64_t rows) {
   join_chain();
-  const int heads = args.num_heads + 2 * cache.num_kv_heads;
-  const int64_t work = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-  const int64_t row = work / heads;
-  if (row >= rows) return;
-  const int slot = args.slots[row];
+  const int heads = args.num_heads + 2 * cache.num_kv_heads, cuts = (heads + kCut - 1) / kCut;
+  const int64_t row = blockIdx.x / cuts;
+  const int slot = args.slots[row], position = args.positions[row];
   if (slot < 0) return;
-  const int head = static_cast<int>(work % heads), position = args.positions[row];
-  const RopedHead<D> roped(args, cache.num_kv_heads, row, head, position);
-  bf16* to = args.qkv + (row * heads + head) * D;
-  if (head >= args.num_heads) {
-    const int at = head - args.num_heads;
-    to = cache_row<D>(cache, slot, at / cache.num_kv_heads, at % cache.num_kv_heads, position);
+  const int first = static_cast<int>(blockIdx.x % cuts) * kCut + static_cast<int>(threadIdx.x) / kWarp;
+  RopedHead<D> roped[kHeads];
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    const int head = first + i * kWarps;
+    if (head < heads) roped[i] = RopedHead<D>(args, cache.num_kv_heads, row, head, position);
   }
-  roped.store(to);
-  if (head < args.num_heads + cache.num_kv_heads) return;
-  // Attention on Hopper weights the rest of the block with 0: it must not be what a broken sequence left.
-  if (row + 1 < rows && args.slots[row + 1] == slot) return;
-  for (int i = 1; i < kKvBlock - position % kKvBlock; ++i) {
-    for (int dim = threadIdx.x % kWarp; dim < D; dim += kWarp) to[i * D + dim] = __float2bfloat16(0.0f);
+  const bool is_last = row + 1 == rows || args.slots[row + 1] != slot;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    const int head = first + i * kWarps;
+    if (head >= heads) return;
+    bf16* to = place_of<D>(args, cache, row, head, slot, position);
+    roped[i].store(to);
+    if (head < args.num_heads + cache.num_kv_heads || !is_last) continue;
+    // Attention on Hopper weights the rest of the block with 0: it must not be what a broken sequence left.
+    for (int j = 1; j < kKvBlock - position % kKvBlock; ++j) {
+      for (int dim = threadIdx.x % kWarp; dim < D; dim += kWarp) to[j * D + dim] = __float2bfloat16(0.0f);
+    }
   }
 }
 
@@ -67,8 +83,8 @@ __global__ void copy_words_kernel(int4* to, const int4* from, int64_t count) {
 }  // namespace
 
 void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStream_t stream) {
-  const int64_t work = rows * (args.num_heads + 2 * cache.num_kv_heads);
-  const dim3 grid(static_cast<unsigned>((work + kWarps - 1) / kWarps)), block(kWarps * kWarp);
+  const int64_t cuts = (args.num_heads + 2 * cache.num_kv_heads + kCut - 1) / kCut;
+  const dim3 grid(static_cast<unsigned>(rows * cuts)), block(kWarps * kWarp);
   const auto launch = [&](auto* kernel) {
     launch_in_chain("rotation", kernel, grid, block, 0, stream, args, cache, rows);
   };

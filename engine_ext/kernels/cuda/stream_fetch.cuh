@@ -54,16 +54,33 @@ struct Range {
   }
 };
 
+// The block's first pieces of the product behind this one.
+struct NextPieces {
+  const uint8_t* from = nullptr;
+  int count = 0;
+
+  __device__ explicit NextPieces(const StreamArgs& args) {
+    if (args.next == nullptr) return;
+    const Range range(args.next_cut);
+    from = args.next + (static_cast<int64_t>(range.tile) * args.next_cut.pieces + range.k) * kPieceBytes;
+    count = min(kPulled, range.left);
+  }
+
+  // Whether there was one.
+  __device__ bool pull(int index) const {
+    if (index >= count) return false;
+    prefetch_bytes(from + static_cast<int64_t>(index) * kPieceBytes, kPieceBytes);
+    return true;
+  }
+};
+
 // All of the block's weights are asked for: until they are used up memory would be idle.
 template <int TN>
-__device__ void prefetch_next(const StreamArgs& args, const Ring<TN>& ring, const Stage& last) {
+__device__ void pull_rest(const NextPieces& next, int first, const Ring<TN>& ring, const Stage& last) {
+  if (first >= next.count) return;
   barrier_wait(ring.weights_full + 8 * last.index, last.parity ^ 1);
-  const Range range(args.next_cut);
-  const uint8_t* from =
-      args.next + (static_cast<int64_t>(range.tile) * args.next_cut.pieces + range.k) * kPieceBytes;
-  for (int i = 0; i < min(kPulled, range.left); ++i) {
+  for (int i = first; next.pull(i); ++i) {
     const int64_t asked_at = clock64();
-    prefetch_bytes(from + static_cast<int64_t>(i) * kPieceBytes, kPieceBytes);
     while (clock64() - asked_at < kPace) {
       if (barrier_test(ring.empty + 8 * last.index, last.parity ^ 1)) return;
     }
@@ -74,9 +91,10 @@ template <int TN>
 __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
   const uint64_t policy = evict_first();
   const Range range(args.cut);
+  const NextPieces next(args);
   const uint8_t* from = args.w + (static_cast<int64_t>(range.tile) * args.cut.pieces + range.k) * kPieceBytes;
-  Stage stage(1), last(1), oldest(0);  // oldest: the first piece that may still be on its way
-  int flying = 0, ahead = 0;           // ahead: pieces behind this one that L2 was asked for
+  Stage stage(1), last(1), oldest(0);     // oldest: the first piece that may still be on its way
+  int flying = 0, ahead = 0, pulled = 0;  // ahead: pieces behind this one that L2 was asked for
   int64_t asked_at = 0;
   const auto see_landed = [&] {
     --flying;
@@ -85,12 +103,17 @@ __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
   for (int i = 0; i < range.left; ++i) {
     while (!barrier_test(ring.empty + 8 * stage.index, stage.parity)) {
       while (flying > 0 && barrier_test(ring.weights_full + 8 * oldest.index, oldest.parity)) see_landed();
-      const bool is_idle = flying == 0 && ahead < kAhead && i + ahead < range.left;
-      if (is_idle && clock64() - asked_at > kPace) {
+      if (flying > 0 || clock64() - asked_at <= kPace) continue;
+      if (i + ahead == range.left) {
+        if (!next.pull(pulled)) continue;
+        ++pulled;
+      } else if (ahead < kAhead) {
         prefetch_bytes(from + static_cast<int64_t>(i + ahead) * kPieceBytes, kPieceBytes);
         ++ahead;
-        asked_at = clock64();
+      } else {
+        continue;
       }
+      asked_at = clock64();
     }
     while (flying >= kInFlight) {
       barrier_wait(ring.weights_full + 8 * oldest.index, oldest.parity);
@@ -105,7 +128,7 @@ __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
     last = stage;
     stage.next(ring.stages);
   }
-  if (args.next != nullptr && range.left > 0) prefetch_next(args, ring, last);
+  if (range.left > 0) pull_rest(next, pulled, ring, last);
 }
 
 template <int TN>
