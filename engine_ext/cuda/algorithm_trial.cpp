@@ -1,6 +1,7 @@
 #include "cuda/algorithm_trial.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ion::cuda {
 
@@ -9,6 +10,12 @@ AlgorithmTrial::AlgorithmTrial(std::vector<cublasLtMatmulAlgo_t> candidates)
 
 AlgorithmTrial::~AlgorithmTrial() {
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+bool AlgorithmTrial::is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "capture");
+  return status != cudaStreamCaptureStatusNone;
 }
 
 void AlgorithmTrial::record(cudaStream_t stream) {

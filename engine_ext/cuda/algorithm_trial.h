@@ -19,9 +19,10 @@ class AlgorithmTrial {
   AlgorithmTrial(const AlgorithmTrial&) = delete;
   AlgorithmTrial& operator=(const AlgorithmTrial&) = delete;
 
-  // Calls enqueue(algorithm) for the next product on the stream, which must not be capturing.
+  // Calls enqueue(algorithm) for the next product on the stream. While it captures nothing is found out.
   template <typename F>
   void run(cudaStream_t stream, F enqueue) {
+    if (candidates_.size() == 1 || is_capturing(stream)) return enqueue(candidates_.front());
     settle();
     if (candidates_.size() == 1 || events_.size() == num_wanted()) return enqueue(candidates_.front());
     const size_t index = events_.size() / 2 % candidates_.size();
@@ -34,8 +35,9 @@ class AlgorithmTrial {
   static constexpr size_t kRounds = 4;  // the first may load code
 
   size_t num_wanted() const { return 2 * kRounds * candidates_.size(); }
+  static bool is_capturing(cudaStream_t stream);
   void record(cudaStream_t stream);
-  // Once all events are over, the fastest by its median is all that is left.
+  // Once all events have been, the fastest by its median is all that is left.
   void settle();
 
   std::vector<cublasLtMatmulAlgo_t> candidates_;

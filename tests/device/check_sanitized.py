@@ -44,8 +44,18 @@ def main() -> None:
             outputs, _ = generate(runner, prompts, [4] * 4, budget=300, max_running=4, sampling=asked)
             assert all(len(output) == 4 for output in outputs)
             runner.close()
+        many(model, streams=not is_portable)
         model.close()
     print("ran")
+
+
+def many(model: Model, *, streams: bool) -> None:
+    """Three hundred short sequences at once: attention's kernels of one and two warps a piece."""
+    runner = runner_for(model, slots=300, budget=4096, context=64, blocks=600, graphs=False, streams=streams)
+    prompts = [[i % model.shape.vocab_size] * (1 + i % 20) for i in range(300)]
+    outputs, _ = generate(runner, prompts, [2] * 300, budget=4096, max_running=300)
+    assert all(len(output) == 2 for output in outputs)
+    runner.close()
 
 
 if __name__ == "__main__":
