@@ -44,14 +44,15 @@ def main() -> None:
             outputs, _ = generate(runner, prompts, [4] * 4, budget=300, max_running=4, sampling=asked)
             assert all(len(output) == 4 for output in outputs)
             runner.close()
-        many(model, streams=not is_portable)
+        if not is_portable:  # the library's kernels for so many rows are none that racecheck understands
+            many(model)
         model.close()
     print("ran")
 
 
-def many(model: Model, *, streams: bool) -> None:
+def many(model: Model) -> None:
     """Three hundred short sequences at once: attention's kernels of one and two warps a piece."""
-    runner = runner_for(model, slots=300, budget=4096, context=64, blocks=600, graphs=False, streams=streams)
+    runner = runner_for(model, slots=300, budget=4096, context=64, blocks=600, graphs=False)
     prompts = [[i % model.shape.vocab_size] * (1 + i % 20) for i in range(300)]
     outputs, _ = generate(runner, prompts, [2] * 300, budget=4096, max_running=300)
     assert all(len(output) == 2 for output in outputs)
