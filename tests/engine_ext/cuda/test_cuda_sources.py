@@ -48,8 +48,8 @@ def test_off_asks_for_nothing(tmp_path: Path, mode: str) -> None:
 
 # Checks that did not hold, and what is known of it. Each is to be run again.
 OPEN = {
-    "racecheck": "with 300 sequences at once it displayed 3 hazards, the last in cuBLASLt's own kernel (nvjet), "
-    "whose mbarriers it does not know, the others not kept; with nvjet left out it failed itself; "
+    "racecheck": "with 300 sequences at once it displayed 3 hazards, the last in cuBLASLt's own kernel "
+    "(nvjet), whose mbarriers it does not know, the others not kept; with nvjet left out it failed itself; "
     "without the 300 it held on the sources before these, and was not run on these",
 }
 
