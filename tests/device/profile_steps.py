@@ -1,0 +1,107 @@
+"""Where the time of a step on the GPU goes: each kernel's share of the critical path.
+
+python tests/device/profile_steps.py LIBRARY SHAPE [--precision fp8] STEP ...
+
+STEP: `d64`, steps of 64 decode rows; `p2x4096`, a step of two whole prompts of 4,096 tokens. A kernel's own
+time runs from the end of the one that ended before it to its end: kernels of a chain of dependent launches
+overlap, so what each took from start to end (`run`) adds up to more than the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import random
+from typing import NamedTuple
+
+import reference
+from bench_workloads import BLOCKS, BUDGET, CONTEXT, MAX_RUNNING
+from drive import generate, runner_for
+from ion_cuda import PRECISIONS, Library, Model, Runner
+from shapes import JUDGED
+from torch.profiler import ProfilerActivity, profile
+
+DECODE_PROMPT, DECODE_STEPS, SHOWN = 128, 40, 14
+
+
+class Kernel(NamedTuple):
+    """Microseconds."""
+
+    start: float
+    end: float
+    name: str
+
+
+def kernels_of(runner: Runner, prompts: list[list[int]], count: int) -> list[Kernel]:
+    """In the order of their starts, of the third of three runs."""
+
+    def run() -> None:
+        generate(runner, prompts, [count] * len(prompts), budget=BUDGET, max_running=MAX_RUNNING)
+
+    run(), run()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        run()
+    events = [event for event in profiled.events() if event.device_type.name == "CUDA"]
+    return sorted(Kernel(event.time_range.start, event.time_range.end, event.name) for event in events)
+
+
+def steps_of(kernels: list[Kernel]) -> list[list[Kernel]]:
+    """From one embedding of a step's rows to the next."""
+    begins = [i for i, kernel in enumerate(kernels) if "embed_kernel" in kernel.name]
+    return [kernels[begin:end] for begin, end in itertools.pairwise(begins)]
+
+
+def short(name: str) -> str:
+    """Without namespaces and most parameters."""
+    for noise in ("ion::cuda::", "(anonymous namespace)::", "void "):
+        name = name.replace(noise, "")
+    return name[:64]
+
+
+def report(title: str, steps: list[list[Kernel]]) -> None:
+    """A table of what is longest, in microseconds a step."""
+    own, run, count = collections.Counter[str](), collections.Counter[str](), collections.Counter[str]()
+    span = 0.0
+    for step in steps:
+        last = step[0].start
+        span += max(kernel.end for kernel in step) - step[0].start
+        for kernel in sorted(step, key=lambda kernel: kernel.end):
+            name = short(kernel.name)
+            own[name] += kernel.end - last
+            run[name] += kernel.end - kernel.start
+            count[name] += 1
+            last = kernel.end
+    size = len(steps)
+    print(f"{title}: {span / size:,.0f} us a step\n| kernel | number | own us | run us |\n|---|--:|--:|--:|")
+    for name, microseconds in own.most_common(SHOWN):
+        print(f"| {name} | {count[name] / size:.1f} | {microseconds / size:.1f} | {run[name] / size:.1f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("library")
+    parser.add_argument("shape", choices=JUDGED)
+    parser.add_argument("steps", nargs="+", metavar="STEP")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    args = parser.parse_intermixed_args()
+    shape, rng = JUDGED[args.shape], random.Random(2)
+    model = Model(Library(args.library), shape, None, args.precision)
+    reference.fill(model, seed=1)
+    model.tile()
+    runner = runner_for(model, slots=MAX_RUNNING, budget=BUDGET, context=CONTEXT, blocks=BLOCKS, graphs=True)
+    for step in args.steps:
+        number, _, size = step[1:].partition("x")
+        length = int(size) if size else DECODE_PROMPT
+        prompts = [[rng.randrange(shape.vocab_size) for _ in range(length)] for _ in range(int(number))]
+        is_decode = step.startswith("d")
+        steps = steps_of(kernels_of(runner, prompts, DECODE_STEPS if is_decode else 3))
+        report(f"{args.shape}, {args.precision}, {step}", steps[-12:-2] if is_decode else steps[:1])
+    runner.close()
+    model.close()
+
+
+if __name__ == "__main__":
+    main()
