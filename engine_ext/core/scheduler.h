@@ -59,9 +59,8 @@ struct ScheduledStep {
 // - With a second tier, sealed blocks are copied there at once. A new member whose prefix goes on there gets
 //   its blocks copied back before it joins; it holds slot and blocks meanwhile and others pass it. What fails
 //   to come back is computed.
-// - Where every layer has a window, a decoding sequence gives back the blocks that no position reads any
-// more.
-//   A prompt keeps its own until it is sealed.
+// - Where every layer has a window, a decoding sequence gives back the blocks that no later position reads. A
+//   prompt keeps its own until it is sealed.
 // - A slot or block is given out again only after the newest step that names it is done: release is deferred
 //   until complete(epoch) says so. What is deferred counts as used. A copy holds references of its own.
 class Scheduler {

@@ -105,7 +105,7 @@ IonCudaWeight scale_place(IonCudaWeight weight) {
 // The factors of a matrix of e4m3.
 class Scales {
  public:
-  explicit Scales(const FoundWeight& found) : values_(count_of(*found.scales)) {
+  explicit Scales(const FoundWeight& found) : values_(num_values(*found.scales)) {
     const Tensor& scales = *found.scales;
     kernels::dequantize_row(values_.data(), scales.data.data(), dtype_of(scales),
                             static_cast<int64_t>(values_.size()));
@@ -123,12 +123,6 @@ class Scales {
   }
 
  private:
-  static size_t count_of(const Tensor& scales) {
-    size_t count = 1;
-    for (const int64_t extent : scales.shape) count *= static_cast<size_t>(extent);
-    return count;
-  }
-
   std::vector<float> values_;
   bool is_block_ = false;
   int64_t row_stride_ = 0;  // 0: one for all rows

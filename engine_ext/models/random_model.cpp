@@ -22,12 +22,6 @@ using kernels::random_value;
 
 constexpr int64_t kPieceBytes = 64 << 20;  // of a file, made and written at once
 
-int64_t num_values(const Tensor& tensor) {
-  int64_t count = 1;
-  for (const int64_t extent : tensor.shape) count *= extent;
-  return count;
-}
-
 int64_t num_bytes(const Tensor& tensor) {
   return num_values(tensor) * (tensor.type == TensorType::kBF16 ? 2 : 4);
 }

@@ -29,6 +29,12 @@ const TensorTypeInfo* find_tensor_type(uint32_t id) {
   return found == std::end(kTypes) ? nullptr : found;
 }
 
+int64_t num_values(const Tensor& tensor) {
+  int64_t count = 1;
+  for (const int64_t extent : tensor.shape) count *= extent;
+  return count;
+}
+
 std::string described(const Tensor& tensor) {
   return (tensor.file.empty() ? "" : quoted_path(tensor.file) + ": ") + "tensor " + quoted(tensor.name);
 }

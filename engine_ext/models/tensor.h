@@ -50,6 +50,7 @@ struct Tensor {
   std::string file;  // its path, where a model lies in several; empty: there is one
 };
 
+int64_t num_values(const Tensor& tensor);     // of a shape that is known to fit
 std::string described(const Tensor& tensor);  // "'model-1.safetensors': tensor 'model.norm.weight'"
 
 std::string shape_text(std::span<const int64_t> shape);  // "[576, 1536]"

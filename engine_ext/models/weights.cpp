@@ -202,8 +202,7 @@ class Finder {
     }
   }
 
-  // Scales of a matrix of e4m3, and those of activations and caches, which are not needed: both get their
-  // own.
+  // Scales of a matrix of e4m3; and those of activations and caches, which are not used: theirs are computed.
   bool is_beside_e4m3(std::string_view name) const {
     for (const std::string_view end : {"weight_scale", "weight_scale_inv", "input_scale"}) {
       if (!name.ends_with(end)) continue;

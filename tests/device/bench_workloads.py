@@ -12,26 +12,23 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import reference
 from drive import Timing, generate, runner_for
-from ion_cuda import PRECISIONS, Library, Model, Shape
+from ion_cuda import PRECISIONS, Library, Model, Runner, Shape
 from shapes import JUDGED
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # ionrouter need not be installed beside a GPU
+
+from ionrouter.benchmark.engine_workloads import Workload, workloads
 
 MAX_RUNNING, BUDGET, CONTEXT = 256, 8192, 5120
 BLOCKS = 16384  # of 16 tokens
 MEASURED = 3
-
-
-def workloads() -> dict[str, list[tuple[int, int]]]:
-    """(tokens in, tokens out) of each request."""
-    rng = random.Random(0)
-    chat = []
-    for _ in range(512):
-        num_in = int(min(2048, max(8, rng.lognormvariate(4.9, 1.0))))
-        chat.append((num_in, int(min(1024, max(8, rng.lognormvariate(5.0, 0.8))))))
-    mixes = {f"batch{size}": [(128, 256)] * size for size in (1, 8, 32, 64, 128, 256)}
-    return {**mixes, "chat512": chat, "prefill32x4096": [(4096, 16)] * 32}
 
 
 def weight_bytes(shape: Shape, precision: str) -> int:
@@ -42,60 +39,81 @@ def weight_bytes(shape: Shape, precision: str) -> int:
     return value * shape.num_layers * layer + 2 * shape.vocab_size * hidden
 
 
-def main() -> None:
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """What is asked of who measures a judged shape."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("library")
     parser.add_argument("shape", choices=JUDGED)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
-    args = parser.parse_intermixed_args()
-    library, shape = Library(args.library), JUDGED[args.shape]
-    model = Model(library, shape, None, args.precision)
+    return parser
+
+
+@contextmanager
+def opened(library: str, shape: Shape, precision: str) -> Iterator[Runner]:
+    """A runner over random weights, with the limits that peers get."""
+    model = Model(Library(library), shape, None, precision)
     reference.fill(model, seed=1)
     model.tile()
     runner = runner_for(model, slots=MAX_RUNNING, budget=BUDGET, context=CONTEXT, blocks=BLOCKS, graphs=True)
+    try:
+        yield runner
+    finally:
+        runner.close()
+        model.close()
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
+    args = parser.parse_intermixed_args()
+    shape = JUDGED[args.shape]
     streamed = weight_bytes(shape, args.precision) / 1e9
     print(f"{args.shape}, {args.precision}: {streamed:.2f} GB streamed a step")
     print("| workload | output tok/s | total tok/s | spread | first token s | step ms | step ms, host |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     rng = random.Random(2)
-    for workload, requests in workloads().items():
-        if args.workloads and workload not in args.workloads:
-            continue
-        timings = []
-        for _ in range(1 + MEASURED):
-            prompts = [[rng.randrange(shape.vocab_size) for _ in range(size)] for size, _ in requests]
-            timing = Timing()
-            new = [count for _, count in requests]
-            outputs, _ = generate(runner, prompts, new, budget=BUDGET, max_running=MAX_RUNNING, timing=timing)
-            assert [len(output) for output in outputs] == new
-            timings.append(timing)
-        row(workload, requests, timings[1:])
-    runner.close()
-    model.close()
+    with opened(args.library, shape, args.precision) as runner:
+        for workload in workloads().values():
+            if args.workloads and workload.name not in args.workloads:
+                continue
+            if workload.longest > CONTEXT:
+                print(f"| {workload.name} | needs {workload.longest:,} positions |||||||", flush=True)
+                continue
+            row(workload, measured(runner, workload, shape.vocab_size, rng))
 
 
-def row(workload: str, requests: list[tuple[int, int]], timings: list[Timing]) -> None:
+def measured(runner: Runner, workload: Workload, vocab_size: int, rng: random.Random) -> list[Timing]:
+    """The runs behind the first."""
+    new, timings = [count for _, count in workload.requests], []
+    for _ in range(1 + MEASURED):
+        prompts = [[rng.randrange(vocab_size) for _ in range(size)] for size, _ in workload.requests]
+        timing = Timing()
+        outputs, _ = generate(runner, prompts, new, budget=BUDGET, max_running=MAX_RUNNING, timing=timing)
+        assert [len(output) for output in outputs] == new
+        timings.append(timing)
+    return timings[1:]
+
+
+def row(workload: Workload, timings: list[Timing]) -> None:
     """One line of the table."""
     walls = [timing.wall_s for timing in timings]
     wall = statistics.median(walls)
-    num_out = sum(count for _, count in requests)
-    total = num_out + sum(size for size, _ in requests)
     first, step, host = "", "", ""
-    if workload.startswith("batch"):
+    if workload.name.startswith("batch"):
         first_s = statistics.median(timing.first_s for timing in timings)
         steps = [
             seconds
             for timing in timings
             for seconds, rows in zip(timing.decode_s, timing.rows, strict=True)
-            if rows == len(requests)
+            if rows == len(workload.requests)
         ]
         first, step = f"{first_s:.4f}", f"{statistics.median(steps) * 1e3:.3f}"
-        host = f"{(wall - first_s) / (requests[0][1] - 1) * 1e3:.3f}"
+        host = f"{(wall - first_s) / (workload.requests[0][1] - 1) * 1e3:.3f}"
     spread = (max(walls) - min(walls)) / wall
-    cells = (workload, f"{num_out / wall:,.1f}", f"{total / wall:,.1f}", f"{spread:.3f}", first, step, host)
+    rates = (workload.num_out / wall, (workload.num_in + workload.num_out) / wall)
+    cells = (workload.name, *(f"{rate:,.1f}" for rate in rates), f"{spread:.3f}", first, step, host)
     print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -9,16 +9,14 @@ overlap, so what each took from start to end (`run`) adds up to more than the st
 
 from __future__ import annotations
 
-import argparse
 import collections
 import itertools
 import random
 from typing import NamedTuple
 
-import reference
-from bench_workloads import BLOCKS, BUDGET, CONTEXT, MAX_RUNNING
-from drive import generate, runner_for
-from ion_cuda import PRECISIONS, Library, Model, Runner
+from bench_workloads import BUDGET, MAX_RUNNING, opened, parser_of
+from drive import generate
+from ion_cuda import Runner
 from shapes import JUDGED
 from torch.profiler import ProfilerActivity, profile
 
@@ -79,28 +77,18 @@ def report(title: str, steps: list[list[Kernel]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("library")
-    parser.add_argument("shape", choices=JUDGED)
+    parser = parser_of(__doc__)
     parser.add_argument("steps", nargs="+", metavar="STEP")
-    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     args = parser.parse_intermixed_args()
     shape, rng = JUDGED[args.shape], random.Random(2)
-    model = Model(Library(args.library), shape, None, args.precision)
-    reference.fill(model, seed=1)
-    model.tile()
-    runner = runner_for(model, slots=MAX_RUNNING, budget=BUDGET, context=CONTEXT, blocks=BLOCKS, graphs=True)
-    for step in args.steps:
-        number, _, size = step[1:].partition("x")
-        length = int(size) if size else DECODE_PROMPT
-        prompts = [[rng.randrange(shape.vocab_size) for _ in range(length)] for _ in range(int(number))]
-        is_decode = step.startswith("d")
-        steps = steps_of(kernels_of(runner, prompts, DECODE_STEPS if is_decode else 3))
-        report(f"{args.shape}, {args.precision}, {step}", steps[-12:-2] if is_decode else steps[:1])
-    runner.close()
-    model.close()
+    with opened(args.library, shape, args.precision) as runner:
+        for step in args.steps:
+            number, _, size = step[1:].partition("x")
+            length = int(size) if size else DECODE_PROMPT
+            prompts = [[rng.randrange(shape.vocab_size) for _ in range(length)] for _ in range(int(number))]
+            is_decode = step.startswith("d")
+            steps = steps_of(kernels_of(runner, prompts, DECODE_STEPS if is_decode else 3))
+            report(f"{args.shape}, {args.precision}, {step}", steps[-12:-2] if is_decode else steps[:1])
 
 
 if __name__ == "__main__":
