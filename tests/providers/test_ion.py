@@ -71,7 +71,7 @@ async def test_a_chat_answer_is_role_content_finish_usage(model: Path) -> None:
 
 async def test_who_comes_second_says_how_long_the_first_kept_it_in_the_queue(model: Path) -> None:
     endpoint = local_endpoint(model, max_running=1)
-    body = GREEDY | {"max_tokens": 48}
+    body = GREEDY | {"max_tokens": 400}  # longer by far than the three come apart on a busy machine
     requests = [ion_request(endpoint, body) for _ in range(3)]
     async with provider_of(endpoint, cache=model.parent) as provider:
         await asyncio.gather(*(ask(provider, request) for request in requests))
