@@ -14,12 +14,6 @@ constexpr int64_t kExactRows = 256;     // up to so many rows each number of row
 constexpr int64_t kWideRows = 16;       // up to so many, decode attention takes more warps a block ...
 constexpr int32_t kWideHidden = 2048;   // ... in models of this width (measured: docs/performance.md)
 constexpr int64_t kLeastUnneeded = 64;  // rows that the last layer leaves out, or picking costs more
-// Rows up to which products are streamed. Past 64 the streamed product is slowed by its tensor cores, and
-// where memory is as fast as an H200's the library overtakes it: 5.78 instead of 6.07 ms a step of 128 rows
-// (Qwen2.5-7B), while on an H100 (3.35 TB/s) it is the slower one by 5%.
-constexpr int64_t kFastMemory = 4'000'000'000'000;  // bytes a second
-constexpr int32_t kStreamFastTokens = 64;
-
 int64_t rounded_rows(int64_t rows) {
   return rows <= kExactRows ? rows : (rows + kRowUnit - 1) / kRowUnit * kRowUnit;
 }
@@ -28,12 +22,6 @@ int32_t attribute(cudaDeviceAttr which, int32_t device) {
   int value = 0;
   check(cudaDeviceGetAttribute(&value, which, device), "device");
   return value;
-}
-
-// Of the data sheet: two transfers a clock.
-int64_t memory_bytes_per_s(int32_t device) {
-  return int64_t{2000} * attribute(cudaDevAttrMemoryClockRate, device) *
-         attribute(cudaDevAttrGlobalMemoryBusWidth, device) / 8;
 }
 
 int64_t pieces_of(const DecoderLimits& limits) {
@@ -57,7 +45,7 @@ struct Decoder::Layout {
   }
 
   int64_t x, picked, normed, qkv, mixed, gate_up, gated, last, partial, arrivals, rotations, tables, last_ids;
-  int64_t stream_partial, stream_counts, stream_arrivals, codes, scales;
+  int64_t stream_partial, stream_counts, squares, codes, scales;
 
   Layout(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
     const int64_t rows = rounded_rows(std::max(limits.max_rows, kStreamMaxTokens)), half = sizeof(bf16),
@@ -80,14 +68,10 @@ struct Decoder::Layout {
     const int64_t widest = std::max<int64_t>({config.qkv_size(), 2 * config.ffn_size, config.vocab_size});
     stream_partial = take(stream_partial_bytes(num_sms));
     stream_counts = take(widest / kStreamRows * 2 * 4);
-    stream_arrivals = take(arrivals_bytes(config, num_sms));
+    squares = take(hidden / kStreamRows * kStreamMaxTokens * 4);
     const int64_t widest_input = std::max<int64_t>({hidden, config.q_size(), config.ffn_size});
     codes = take(config.is_e4m3 ? rows * widest_input : 0);
     scales = take(config.is_e4m3 ? rows * static_cast<int64_t>(sizeof(float)) : 0);
-  }
-
-  static int64_t arrivals_bytes(const Config& config, int32_t num_sms) {
-    return (int64_t{4} * config.num_layers + 1) * ion::cuda::stream_arrivals(num_sms) * 4;
   }
 };
 
@@ -122,11 +106,11 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
   if (config.is_e4m3) quantised_ = {scratch_.as<uint8_t>(at.codes), scratch_.as<float>(at.scales)};
 
   if (model.is_tiled() && limits.streams) {
-    stream_rows_ = memory_bytes_per_s(model.device()) >= kFastMemory ? kStreamFastTokens : kStreamMaxTokens;
+    stream_rows_ = kStreamMaxTokens;
     streaming_.partial = scratch_.as<float4>(at.stream_partial);
     streaming_.counts = scratch_.as<uint32_t>(at.stream_counts);
-    streaming_.arrivals = scratch_.as<uint32_t>(at.stream_arrivals);
-    arrivals_bytes_ = Layout::arrivals_bytes(config, num_sms_);
+    squares_ = scratch_.as<float>(at.squares);
+    stream_device_ = stream_device();
     const int64_t rows = std::max(limits.max_rows, kStreamMaxTokens);
     const auto view = [&](const bf16* x, int64_t cols) {
       return config.is_e4m3 ? stream_input(quantised_.codes, quantised_.scales, rows, cols)
@@ -203,9 +187,6 @@ ProductScales Decoder::multiply_quantised(bf16* y, const Matrix& w, int64_t rows
 void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t stream) {
   const Config& config = model_.config();
   const int64_t hidden = config.hidden_size, count = batch.num_logit_rows;
-  if (streaming_.partial != nullptr) {
-    check(cudaMemsetAsync(streaming_.arrivals, 0, arrivals_bytes_, stream), "counters");
-  }
   embed(x_, batch.ids, batch.slots, last_ids_, model_.embedding(), batch.num_rows, hidden, stream);
   if (!config.is_e4m3) {
     rms_norm(normed_, x_, model_.layer(0).attn_norm, batch.num_rows, hidden, config.rms_eps, stream);
@@ -227,7 +208,7 @@ void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t str
   }
   if (count <= stream_rows_) {
     this->stream(logits, StreamOutput::float32, last_view_, model_.tiled_head(), count, config.vocab_size,
-                 hidden, int64_t{4} * config.num_layers, stream);
+                 hidden, stream);
   } else {
     model_.blas().matmul(logits, last_, model_.head(), count, config.vocab_size, hidden, stream);
   }
@@ -269,35 +250,66 @@ Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t 
   return at;
 }
 
-// The same with few rows: products at the pace of their weights, in one chain of dependent launches.
+// The same with few rows: products at the pace of their weights, in one chain of dependent launches. Where
+// tiles are cut a product adds to the residual stream itself and leaves its rows' squares, so that no norm
+// stands between two products.
 void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
   const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size;
+  StreamFused fused;
+  fused.eps = config.rms_eps;
+  // normed_ = x_ + the product, normed with `weight`, or all but normed.
+  const auto branch = [&](const StreamInput& x, const Matrix& w, int64_t k, const float* weight,
+                          const StreamNext& next = {}) {
+    StreamFused end;
+    end.next = next;
+    const bool adds = adds_to_residual(hidden, 2 * k, stream_device_);
+    if (adds) end.residual = {x_, weight, squares_};
+    this->stream(normed_, adds ? StreamOutput::residual : StreamOutput::bf16, x, w, rows, hidden, k, stream,
+                 end);
+    if (!adds) add_rms_norm(normed_, x_, normed_, weight, rows, hidden, config.rms_eps, stream);
+    fused.squares = adds ? squares_ : nullptr;
+  };
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model_.layer(i);
     const TiledLayer& tiled = model_.tiled_layer(i);
-    this->stream(qkv_, StreamOutput::bf16, normed_view_, tiled.qkv, rows, config.qkv_size(), hidden, 4 * i,
-                 stream);
+    this->stream(qkv_, StreamOutput::bf16, normed_view_, tiled.qkv, rows, config.qkv_size(), hidden, stream,
+                 fused);
     attend(i, batch, stream);
     // Attention reads little: meanwhile memory has time for the largest matrix.
-    const StreamNext next{tiled.gate_up.values, 2 * ffn, hidden};
-    this->stream(normed_, StreamOutput::bf16, mixed_view_, tiled.o, rows, hidden, config.q_size(), 4 * i + 1,
-                 stream, next);
-    add_rms_norm(normed_, x_, normed_, layer.ffn_norm, rows, hidden, config.rms_eps, stream);
-    this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden,
-                 4 * i + 2, stream);
-    this->stream(normed_, StreamOutput::bf16, gated_view_, tiled.down, rows, hidden, ffn, 4 * i + 3, stream);
-    if (i + 1 == config.num_layers) break;
-    add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, rows, hidden, config.rms_eps, stream);
+    branch(mixed_view_, tiled.o, config.q_size(), layer.ffn_norm, {tiled.gate_up.values, 2 * ffn, hidden});
+    this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden, stream,
+                 fused);
+    if (i + 1 == config.num_layers) {
+      return this->stream(normed_, StreamOutput::bf16, gated_view_, tiled.down, rows, hidden, ffn, stream);
+    }
+    branch(gated_view_, tiled.down, ffn, model_.layer(i + 1).attn_norm);
   }
 }
 
-// Product `index` of a pass.
 void Decoder::stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows,
-                     int64_t n, int64_t k, int64_t index, cudaStream_t stream, const StreamNext& next) {
-  StreamScratch scratch = streaming_;
-  scratch.arrivals += index * stream_arrivals(num_sms_);
-  stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, scratch, num_sms_, stream, next);
+                     int64_t n, int64_t k, cudaStream_t stream, const StreamFused& fused) {
+  stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, streaming_, stream_device_, stream, fused);
+}
+
+DecodeWidth Decoder::width_of(const DecoderBatch& batch) const {
+  switch (limits_.decode_warps) {
+    case 1:
+      return DecodeWidth::one;
+    case 2:
+      return DecodeWidth::two;
+    case 4:
+      return DecodeWidth::four;
+    default:
+      break;
+  }
+  const Config& config = model_.config();
+  const bool is_decode = batch.num_prefill_pieces == 0;
+  const int64_t rows = is_decode ? batch.num_rows : batch.num_decode_pieces;
+  // Few rows of a large layer: the products leave attention time to be short rather than resident beside
+  // them.
+  if (is_decode && rows <= kWideRows && config.hidden_size >= kWideHidden) return DecodeWidth::eight;
+  return decode_width(rows * attention_decode_units(config.num_heads, config.num_kv_heads), num_sms_);
 }
 
 // qkv_ -> the layer's cache and mixed_
@@ -330,14 +342,8 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   args.partial = partial_;
   args.arrivals = arrivals_;
   if (batch.num_decode_pieces > 0) {
-    const int64_t rows = is_decode ? batch.num_rows : batch.num_decode_pieces;
-    DecodeWidth width =
-        decode_width(rows * attention_decode_units(config.num_heads, config.num_kv_heads), num_sms_);
-    // Few rows of a large layer: the products leave attention time to be short rather than resident beside
-    // them.
-    if (is_decode && rows <= kWideRows && config.hidden_size >= kWideHidden) width = DecodeWidth::eight;
     attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr,
-                     static_cast<int32_t>(batch.num_decode_pieces), num_sms_, width, stream);
+                     static_cast<int32_t>(batch.num_decode_pieces), num_sms_, width_of(batch), stream);
   }
   const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
   if (prefill_pieces == 0) return;

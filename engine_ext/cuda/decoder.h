@@ -16,7 +16,8 @@ namespace ion::cuda {
 struct DecoderLimits {
   int32_t max_rows = 0, max_slots = 0, max_logit_rows = 0;
   int32_t num_blocks = 0, context_length = 0;
-  bool streams = true;  // Hopper's own kernels where they fit
+  bool streams = true;       // Hopper's own kernels where they fit
+  int32_t decode_warps = 0;  // as in IonCudaOptions
 };
 
 // Rows of one pass; pointers are device memory. Rows without a slot (-1) pad a graph: they cost time and
@@ -69,7 +70,8 @@ class Decoder {
   LastRows forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
   LastRows pick_rows(const DecoderBatch& batch, cudaStream_t stream);
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
-              int64_t k, int64_t index, cudaStream_t stream, const StreamNext& next = {});
+              int64_t k, cudaStream_t stream, const StreamFused& fused = {});
+  DecodeWidth width_of(const DecoderBatch& batch) const;
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
                 cudaStream_t stream);
@@ -97,8 +99,9 @@ class Decoder {
   float2* rotations_ = nullptr;  // [context_length, head_dim / 2]
   int32_t* block_tables_ = nullptr;
   int32_t* last_ids_ = nullptr;
-  StreamScratch streaming_{};   // null where the model is not tiled
-  int64_t arrivals_bytes_ = 0;  // of streaming_
+  StreamScratch streaming_{};  // null where the model is not tiled
+  StreamDevice stream_device_;
+  float* squares_ = nullptr;  // [hidden / 128][kStreamMaxTokens]
   StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
   bool is_wide_prefill_ = false;
   CUtensorMap kv_view_{};      // where it is

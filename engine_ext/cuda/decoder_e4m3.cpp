@@ -11,11 +11,12 @@ Decoder::LastRows Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t 
   const bool is_streamed = batch.num_rows <= stream_rows_;
   const TiledLayer none;
   LastRows at{x_, mixed_, batch.num_rows};
-  int64_t index = 0;  // of a product in the pass
   const auto product = [&](bf16* y, const StreamInput& x, const Matrix& w, const Matrix& tiled, int64_t n,
                            int64_t k, const StreamNext& next = {}) {
     if (!is_streamed) return multiply_quantised(y, w, at.count, n, k, stream);
-    this->stream(y, StreamOutput::bf16, x, tiled, at.count, n, k, index++, stream, next);
+    StreamFused fused;
+    fused.next = next;
+    this->stream(y, StreamOutput::bf16, x, tiled, at.count, n, k, stream, fused);
     return ProductScales{};
   };
   rms_norm_quantised(quantised_, x_, model_.layer(0).attn_norm, at.count, hidden, config.rms_eps, stream);
@@ -36,7 +37,7 @@ Decoder::LastRows Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t 
                            config.rms_eps, stream);
     if (is_streamed) {
       this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, at.count, 2 * ffn, hidden,
-                   index++, stream);
+                   stream);
       quantise_rows(quantised_, gated_, at.count, ffn, stream);
     } else {
       scales = multiply_quantised(gate_up_, layer.gate_up, at.count, 2 * ffn, hidden, stream);

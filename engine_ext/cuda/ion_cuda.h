@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define ION_CUDA_ABI 2
+#define ION_CUDA_ABI 3
 #define ION_CUDA_MAX_LOGPROBS 20
 
 typedef struct IonCudaModel IonCudaModel;
@@ -71,8 +71,10 @@ typedef struct {
   int32_t max_slots, max_tokens_per_step, num_blocks, context_length;
   int32_t num_host_blocks; /* second tier in pinned host memory; 0: none */
   int32_t use_graphs;      /* decode steps from CUDA graphs, captured when first needed */
-  int32_t use_streams; /* Hopper's own kernels where they fit: attention of prompts, and products over tiled
-                          weights */
+  int32_t use_streams;  /* Hopper's own kernels where they fit: attention of prompts, and products over tiled
+                           weights */
+  int32_t decode_warps; /* of attention for a piece of a decode row: 0: as many as are free; 1, 2, 4: so many,
+                           for checks */
 } IonCudaOptions;
 
 typedef struct {

@@ -25,6 +25,7 @@ DecoderLimits limits_of(const IonCudaOptions& options) {
     throw std::invalid_argument("CUDA: the runner's sizes must be positive");
   }
   limits.streams = options.use_streams != 0;
+  limits.decode_warps = options.decode_warps;
   return limits;
 }
 

@@ -16,13 +16,12 @@ void put_padded(int32_t* to, const std::vector<int32_t>& from, int64_t size, int
   std::fill(to + from.size(), to + size, padding);
 }
 
-// One turn of the kernel's blocks, two of the one that is for few rows.
+// One turn of the kernel's blocks.
 int64_t wanted_pieces(const PlanSizes& sizes, const std::vector<Span>& spans) {
   const auto is_decode = [](const Span& span) { return span.count == 1; };
   const int64_t rows = std::count_if(spans.begin(), spans.end(), is_decode);
   const DecodeWidth width = decode_width(rows * sizes.decode_units, sizes.num_sms);
-  const int64_t turns = width == DecodeWidth::four ? 2 : 1;
-  return std::max<int64_t>(1, turns * resident_pieces(width, sizes.num_sms) / sizes.decode_units);
+  return std::max<int64_t>(1, resident_pieces(width, sizes.num_sms) / sizes.decode_units);
 }
 
 }  // namespace
@@ -40,7 +39,10 @@ void StepContents::plan(const PlanSizes& sizes) {
   };
   constexpr int32_t kLongest = 1 << 20;
   const int64_t most = sizes.most_pieces > 0 ? sizes.most_pieces : wanted_pieces(sizes, spans);
-  part_tokens = kSplitTokens;
+  const bool is_short = std::all_of(spans.begin(), spans.end(), [](const Span& span) {
+    return span.count > 1 || span.start < kWholeTokens;
+  });
+  part_tokens = is_short ? kWholeTokens : kSplitTokens;
   while (part_tokens < kLongest && count_pieces() > most) part_tokens *= 2;
   for (size_t i = 0; i < spans.size(); ++i) {
     const Span& span = spans[i];

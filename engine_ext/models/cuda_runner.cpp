@@ -19,7 +19,8 @@ IonCudaOptions given_options(const Caps& caps, bool use_graphs) {
           caps.context_length,
           caps.num_host_blocks,
           use_graphs ? 1 : 0,
-          1};
+          1,
+          0};
 }
 
 // Without a wish: nine tenths of what is free, but not more than every slot at full length fills.

@@ -26,8 +26,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # ionrouter need not 
 
 from ionrouter.benchmark.engine_workloads import Workload, workloads
 
-MAX_RUNNING, BUDGET, CONTEXT = 256, 8192, 5120
-BLOCKS = 16384  # of 16 tokens
+MAX_RUNNING, BUDGET, CONTEXT = 256, 8192, 8448
+BLOCKS = 17408  # of 16 tokens: 32 x 8,320
 MEASURED = 3
 
 

@@ -37,26 +37,37 @@ def prompts_of(shape: Shape, count: int, longest: int, seed: int) -> list[list[i
     return [[rng.randrange(shape.vocab_size) for _ in range(rng.randint(1, longest))] for _ in range(count)]
 
 
-def open_runner(model: Model, *, graphs: bool, streams: bool, slots: int = 8, budget: int = 512) -> Runner:
+def open_runner(
+    model: Model, *, graphs: bool, streams: bool, slots: int = 8, budget: int = 512, decode_warps: int = 0
+) -> Runner:
     return runner_for(
-        model, slots=slots, budget=budget, context=512, blocks=slots * 33 + 8, graphs=graphs, streams=streams
+        model,
+        slots=slots,
+        budget=budget,
+        context=512,
+        blocks=slots * 33 + 8,
+        graphs=graphs,
+        streams=streams,
+        decode_warps=decode_warps,
     )
 
 
 def check_greedy(model: Model, weights: reference.Weights) -> str:
     """Forty prompts, eight at a time, prompts cut or whole, from graphs or not; and 256 of 300 at a time."""
     shape, worst = model.shape, 0.0
-    for number, (graphs, streams, budget, slots) in enumerate(
+    for number, (graphs, streams, budget, slots, decode_warps) in enumerate(
         [
-            (False, False, 512, 8),
-            (True, False, 64, 8),
-            (False, True, 512, 8),
-            (True, True, 64, 8),
-            (True, False, 4096, 256),  # attention's kernel for many rows
-            (True, True, 4096, 256),
+            (False, False, 512, 8, 0),
+            (True, False, 64, 8, 1),
+            (False, True, 512, 8, 2),
+            (True, True, 64, 8, 0),
+            (True, False, 4096, 256, 0),
+            (True, True, 4096, 256, 0),
         ]
     ):
-        runner = open_runner(model, graphs=graphs, streams=streams, budget=budget, slots=slots)
+        runner = open_runner(
+            model, graphs=graphs, streams=streams, budget=budget, slots=slots, decode_warps=decode_warps
+        )
         prompts = prompts_of(shape, 40 if slots == 8 else 300, 300, seed=number)
         new = [1 + (7 * i) % 40 for i in range(len(prompts))]
         outputs, samples = generate(runner, prompts, new, budget=budget, max_running=slots)

@@ -63,6 +63,7 @@ class COptions(ctypes.Structure):
             "num_host_blocks",
             "use_graphs",
             "use_streams",
+            "decode_warps",
         )
     ]
 
@@ -291,7 +292,7 @@ class Runner:
 
     def __init__(self, model: Model, **options: int) -> None:
         self.model, self.library = model, model.library
-        given = {"num_host_blocks": 0, "use_graphs": 1, "use_streams": 1, **options}
+        given = {"num_host_blocks": 0, "use_graphs": 1, "use_streams": 1, "decode_warps": 0, **options}
         self.handle = self.library.c.ion_cuda_runner_create(model.handle, byref(COptions(**given)))
         if not self.handle:
             raise self.library.fail()

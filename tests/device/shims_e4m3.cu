@@ -62,24 +62,23 @@ int e4m3_norm(uint8_t* codes, float* scales, float* x, const __nv_bfloat16* delt
 int e4m3_stream(void* y, int output, const uint8_t* x, const float* x_scales, const uint8_t* w,
                 const float* w_scales, int64_t m, int64_t n, int64_t k) {
   return guarded([&] {
-    int num_sms = 0;
-    check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0), "device");
+    const StreamDevice device = stream_device();
     if (!is_stream_shape(n, k)) throw std::invalid_argument("not a shape of streams");
     const DeviceMemory tiles(n * k, "tiles"), scales(4 * n, "scales"),
         rows(4 * kStreamMaxTokens, "scales of x");
-    const DeviceMemory partial(stream_partial_bytes(num_sms), "sums"), counts(n / 128 * 8, "counts");
-    const DeviceMemory arrivals(4 * stream_arrivals(num_sms), "arrivals");
+    const DeviceMemory partial(stream_partial_bytes(device.num_sms), "sums"), counts(n / 128 * 8, "counts");
     check(cudaMemset(counts.as<void>(), 0, counts.num_bytes()), "counts");
-    check(cudaMemset(arrivals.as<void>(), 0, arrivals.num_bytes()), "arrivals");
     check(cudaMemset(rows.as<void>(), 0xff, rows.num_bytes()), "scales of x");
     check(cudaMemcpy(rows.as<void>(), x_scales, 4 * m, cudaMemcpyDeviceToDevice), "scales of x");
     const auto kind = static_cast<StreamOutput>(output);
     const bool pairs = kind == StreamOutput::silu_mul;
     tile_weights(tiles.as<void>(), w, n, k, pairs, nullptr);
     tile_scales(scales.as<float>(), w_scales, n, pairs, nullptr);
-    const StreamScratch scratch{partial.as<float4>(), counts.as<uint32_t>(), arrivals.as<uint32_t>()};
+    const StreamScratch scratch{partial.as<float4>(), counts.as<uint32_t>()};
+    StreamFused fused;
+    fused.next = {tiles.as<void>(), n, k};
     stream_gemm(y, kind, stream_input(x, rows.as<float>(), m, k), {tiles.as<void>(), scales.as<float>()}, m,
-                n, k, scratch, num_sms, nullptr, {tiles.as<void>(), n, k});
+                n, k, scratch, device, nullptr, fused);
     check(cudaDeviceSynchronize(), "streamed product");
   });
 }

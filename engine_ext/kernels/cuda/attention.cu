@@ -1,5 +1,5 @@
 // Attention over the paged cache. Decode: pieces of 256 tokens on a fixed grid, a warp for every fourth block
-// of a piece, the four merged in shared memory, the pieces of a row in global memory by the last one to
+// of a piece, the four added up in shared memory, the pieces of a row in global memory by the last one to
 // arrive; of many rows see attention_narrow.cu. Prefill: a warp for sixteen packed rows, alone over all
 // blocks that they see.
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "attention_tile.cuh"
 #include "attention_units.cuh"
 #include "check.h"
+#include "decode_merge.cuh"
 #include "decode_task.cuh"
 #include "kernels.h"
 #include "pdl.cuh"
@@ -21,105 +22,125 @@ constexpr int kWideWarps = 8;  // of decode where there is little
 constexpr int kThreads = kWarps * kWarp;
 static_assert(kPrefillRows == kWarps * kTileRows);
 
-// What a block's warps found for one piece, added up in the order of the warps.
+// What a block's warps found for one piece: every thread's sums of half the heads at a time, four dims a
+// chunk, so that no two threads of a warp meet in a bank, and maximum and sum of all heads.
 template <int D, int kWarps>
-struct Merged {
-  float acc[kTileHeads][D];
-  float m[kTileHeads], l[kTileHeads];
-  float warp_m[kWarps][kTileHeads], warp_l[kWarps][kTileHeads];
+struct Found {
+  static constexpr int kChunks = D / 32;  // of a thread and head
+  float4 acc[kWarps][kChunks][kWarp];
+  float m[kWarps][kTileHeads], l[kWarps][kTileHeads];
   int is_last;
 };
 
+// One head's sums over the warps, in their order.
+template <int kWarps>
+struct HeadSums {
+  float m, l = 0.0f, factor[kWarps];  // of each warp's sums
+
+  template <int D>
+  __device__ HeadSums(const Found<D, kWarps>& found, int head) : m(found.m[0][head]) {
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) m = fmaxf(m, found.m[w][head]);
+    const float base = m == -INFINITY ? 0.0f : m;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      factor[w] = exp2f(found.m[w][head] - base);
+      l += found.l[w][head] * factor[w];
+    }
+  }
+
+  __device__ float4 add_up(const float4* acc, int stride) const {
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 more = acc[w * stride];
+      sum.x += more.x * factor[w], sum.y += more.y * factor[w];
+      sum.z += more.z * factor[w], sum.w += more.w * factor[w];
+    }
+    return sum;
+  }
+};
+
 template <int D, int kWarps>
-__device__ void merge_warps(Merged<D, kWarps>& to, const DecodeTile<D>& tile) {
+__device__ void leave_sums(Found<D, kWarps>& found, const DecodeTile<D>& tile) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float sum[2] = {column_sum(tile.l[0]), column_sum(tile.l[1])};
-  if (lane < 4) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      to.warp_m[warp][2 * lane + e] = tile.m[e];
-      to.warp_l[warp][2 * lane + e] = sum[e];
-    }
-  }
-  __syncthreads();
-  float factor[2];
+  if (lane >= 4) return;
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
-    const int head = 2 * (lane % 4) + e;
-    float m = to.warp_m[0][head], l = 0.0f;
-    for (int w = 1; w < kWarps; ++w) m = fmaxf(m, to.warp_m[w][head]);
-    const float base = m == -INFINITY ? 0.0f : m;
-    for (int w = 0; w < kWarps; ++w) l += to.warp_l[w][head] * exp2f(to.warp_m[w][head] - base);
-    factor[e] = exp2f(tile.m[e] - base);
-    if (warp == 0 && lane < 4) to.m[head] = m, to.l[head] = l;
-  }
-  for (int w = 0; w < kWarps; ++w) {
-    if (warp == w) {
-      tile.each_run([&](int e, int dim, const auto& run) {
-        constexpr int kSize = sizeof(run) / sizeof(float);
-        float* at = to.acc[2 * (lane % 4) + e] + dim;
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) at[i] = (w == 0 ? 0.0f : at[i]) + run[i] * factor[e];
-      });
-    }
-    __syncthreads();
+    found.m[warp][2 * lane + e] = tile.m[e];
+    found.l[warp][2 * lane + e] = sum[e];
   }
 }
 
-// The parts of a row, in order, over the sums' common maximum. A part: m and l of each head, then acc
-// [heads][D].
-template <int D, int kThreads>
-__device__ void merge_parts(bf16* dst, const float* parts, int64_t stride, int num_parts, int num_heads) {
-  for (int i = threadIdx.x; i < num_heads * D; i += kThreads) {
-    const int head = i / D;
-    float m = -INFINITY, l = 0.0f, value = 0.0f;
-    for (int p = 0; p < num_parts; ++p) m = fmaxf(m, __ldcg(parts + p * stride + head));
-    const float base = m == -INFINITY ? 0.0f : m;
-    for (int p = 0; p < num_parts; ++p) {
-      const float* part = parts + p * stride;
-      const float factor = exp2f(__ldcg(part + head) - base);
-      l += __ldcg(part + num_heads + head) * factor;
-      value += __ldcg(part + 2 * num_heads + i) * factor;
+// Half the heads: those that threads hold at index e.
+template <int D, int kWarps>
+__device__ void leave_heads(Found<D, kWarps>& found, const DecodeTile<D>& tile, int half) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  int chunk = 0;
+  tile.each_run([&](int e, int, const auto& run) {
+    if (e != half) return;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(run) / sizeof(float)); i += 4) {
+      found.acc[warp][chunk++][lane] = make_float4(run[i], run[i + 1], run[i + 2], run[i + 3]);
     }
-    dst[i] = __float2bfloat16(value / l);
-  }
+  });
+}
+
+// The first dim of a chunk, as DecodeTile::each_run has them.
+template <int D>
+__device__ __forceinline__ int dim_of(int chunk) {
+  const int quad = static_cast<int>(threadIdx.x) % kWarp / 4, group = chunk / 2;
+  return group < D / 64 ? 64 * group + 8 * quad + chunk % 2 * 4 : 64 * group + 4 * quad;
 }
 
 // What a piece found, to dst where it is the row's only one, else to the others' merging.
 template <int D, int kWarps>
-__device__ void finish_piece(Merged<D, kWarps>& merged, const AttentionArgs& args,
+__device__ void finish_piece(Found<D, kWarps>& found, const DecodeTile<D>& tile, const AttentionArgs& args,
                              const Task<D, kWarps>& task, int units, int work) {
-  constexpr int kThreads = kWarps * kWarp;
-  const Unit& unit = task.unit;
+  constexpr int kChunks = Found<D, kWarps>::kChunks;
+  const int num_heads = task.unit.num_heads, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const bool is_only = task.num_parts == 1;
   bf16* dst = task.output(args);
-  if (task.num_parts == 1) {
-    for (int i = threadIdx.x; i < unit.num_heads * D; i += kThreads) {
-      dst[i] = __float2bfloat16(merged.acc[i / D][i % D] / merged.l[i / D]);
-    }
-    return;
-  }
   const int64_t unit_floats = static_cast<int64_t>(min(kTileHeads, args.num_heads)) * (D + 2);
   float* part = args.partial + work * unit_floats;
-  for (int i = threadIdx.x; i < unit.num_heads; i += kThreads) {
-    __stcg(part + i, merged.m[i]);
-    __stcg(part + unit.num_heads + i, merged.l[i]);
+  leave_sums(found, tile);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (half > 0) __syncthreads();
+    leave_heads(found, tile, half);
+    __syncthreads();
+    const int head = 2 * (lane % 4) + half;
+    if (head >= num_heads) continue;
+    const HeadSums<kWarps> sums(found, head);
+#pragma unroll
+    for (int chunk = warp; chunk < kChunks; chunk += kWarps) {
+      const float4 sum = sums.add_up(&found.acc[0][chunk][lane], kChunks * kWarp);
+      const int64_t at = head * D + dim_of<D>(chunk);
+      if (is_only) {
+        const float factor = 1.0f / sums.l;
+        *reinterpret_cast<uint2*>(dst + at) =
+            make_uint2(pack(sum.x * factor, sum.y * factor), pack(sum.z * factor, sum.w * factor));
+      } else {
+        auto* to = reinterpret_cast<float2*>(part + 2 * num_heads + at);
+        __stcg(to, make_float2(sum.x, sum.y));
+        __stcg(to + 1, make_float2(sum.z, sum.w));
+      }
+    }
+    if (is_only || warp > 0 || lane >= 4) continue;
+    __stcg(part + head, sums.m);
+    __stcg(part + num_heads + head, sums.l);
   }
-  for (int i = threadIdx.x; i < unit.num_heads * D; i += kThreads) {
-    __stcg(part + 2 * unit.num_heads + i, merged.acc[i / D][i % D]);
-  }
+  if (is_only) return;
   __threadfence();
   __syncthreads();
   uint32_t* arrived = args.arrivals + task.piece.span * units + work % units;
-  if (threadIdx.x == 0) {
-    merged.is_last = atomicAdd(arrived, 1u) == static_cast<uint32_t>(task.num_parts - 1);
-    if (merged.is_last) *arrived = 0;
-    __threadfence();
-  }
+  if (threadIdx.x == 0) found.is_last = is_last_to_arrive(arrived, task.num_parts);
   __syncthreads();
-  if (!merged.is_last) return;
+  if (!found.is_last) return;
   const int64_t stride = unit_floats * units;
-  merge_parts<D, kThreads>(dst, part - (task.piece.part - task.first_part) * stride, stride, task.num_parts,
-                           unit.num_heads);
+  merge_parts<D, kWarps * kWarp>(dst, part - (task.piece.part - task.first_part) * stride, stride,
+                                 task.num_parts, num_heads);
 }
 
 constexpr int kResidentWarps = 12;  // of a multiprocessor, by their registers
@@ -133,30 +154,41 @@ template <int D, bool kRopes, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp, blocks_per_sm(kWarps))
     decode_kernel(const AttentionArgs args, const KvCache cache, const AttentionPlan plan,
                   const RopeKvArgs rope) {
-  __shared__ Merged<D, kWarps> merged;
-  __shared__ __align__(16) bf16 queries[kRopes ? kTileHeads + 2 : 1][D];
+  __shared__ Found<D, kWarps> found;
+  __shared__ __align__(16) RowSpace<D> space;
   let_successor_start();
   const int group = args.num_heads / cache.num_kv_heads, warp_lane = threadIdx.x % kWarp;
   const int units = cache.num_kv_heads * ((group + kTileHeads - 1) / kTileHeads);
   const int total = plan.counts[0] * units;
   bool has_waited = false;
+#pragma unroll 1
   for (int work = blockIdx.x; work < total; work += gridDim.x) {
     Task<D, kWarps> task(args, cache, plan, units, work, static_cast<int>(threadIdx.x) / kWarp);
     if (!task.is_seen()) continue;  // other layers see it
     DecodeTile<D> tile;
-    const FirstBlock<D, kWarps, kRopes> first(tile, task);
-    if (!has_waited) wait_for_predecessor(), has_waited = true;
     const bf16* q = task.queries(args);
-    if constexpr (kRopes) {
-      rotate_row<D, kWarps>(queries, rope, cache, task);
-      __syncthreads();
-      q = queries[0];
-    }
-    first.complete(tile, task, queries + (kRopes ? kTileHeads : 0));
+    const auto first = [&] {
+      if constexpr (kRopes) {
+        const RowHeads<D, kWarps> heads(space, rope, cache, task);
+        const FirstBlock<D, kWarps, kRopes> block(tile, task);
+        if (!has_waited) wait_for_predecessor(), has_waited = true;
+        heads.fetch();
+        heads.await();
+        __syncthreads();
+        heads.rotate();
+        __syncthreads();
+        q = space.heads[0];
+        return block;
+      } else {
+        const FirstBlock<D, kWarps, kRopes> block(tile, task);
+        if (!has_waited) wait_for_predecessor(), has_waited = true;
+        return block;
+      }
+    }();
+    first.complete(tile, task, space.heads + kTileHeads);
     tile.load(warp_lane / 4 < task.unit.num_heads ? q + warp_lane / 4 * D : nullptr);
     fold_blocks<D, kWarps>(tile, task, args.scale * kLog2E);
-    merge_warps<D, kWarps>(merged, tile);
-    finish_piece<D, kWarps>(merged, args, task, units, work);
+    finish_piece<D, kWarps>(found, tile, args, task, units, work);
     __syncthreads();
   }
   if (!has_waited) wait_for_predecessor();  // every kernel of the chain does
@@ -207,16 +239,7 @@ __global__ void __launch_bounds__(kThreads)
   const float sum[2] = {1.0f / quad_sum(tile.l[0]), 1.0f / quad_sum(tile.l[1])};
   tile.each_run([&](int r, int dim, const auto& run) {
     if (outputs[r] < 0) return;
-    constexpr int kSize = sizeof(run) / sizeof(float);
-    uint32_t words[kSize / 2];
-#pragma unroll
-    for (int i = 0; i < kSize / 2; ++i) words[i] = pack(run[2 * i] * sum[r], run[2 * i + 1] * sum[r]);
-    bf16* at = args.dst + outputs[r] + dim;
-    if constexpr (kSize == 8) {
-      *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
-    } else {
-      *reinterpret_cast<uint2*>(at) = make_uint2(words[0], words[1]);
-    }
+    store_run(args.dst + outputs[r] + dim, run, sum[r]);
   });
 }
 
@@ -271,18 +294,7 @@ void attention_decode(const AttentionArgs& args, const KvCache& cache, const Att
     if (width == DecodeWidth::eight) return start(decode_kernel<D, true, kWideWarps>, kWideWarps);
     return start(decode_kernel<D, true, kWarps>, kWarps);
   };
-  switch (args.head_dim) {
-    case 32:
-      return launch(std::integral_constant<int, 32>{});
-    case 64:
-      return launch(std::integral_constant<int, 64>{});
-    case 96:
-      return launch(std::integral_constant<int, 96>{});
-    case 128:
-      return launch(std::integral_constant<int, 128>{});
-    default:
-      throw std::runtime_error("attention: no kernel for this head_dim");
-  }
+  for_head_dim(args.head_dim, launch);
 }
 
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
@@ -293,18 +305,7 @@ void attention_prefill(const AttentionArgs& args, const KvCache& cache, const At
     launch_in_chain("attention of prefill rows", kernel, dim3(grid), dim3(kThreads), 0, stream, args, cache,
                     plan);
   };
-  switch (args.head_dim) {
-    case 32:
-      return launch(prefill_kernel<32>);
-    case 64:
-      return launch(prefill_kernel<64>);
-    case 96:
-      return launch(prefill_kernel<96>);
-    case 128:
-      return launch(prefill_kernel<128>);
-    default:
-      throw std::runtime_error("attention: no kernel for this head_dim");
-  }
+  for_head_dim(args.head_dim, [&](auto dim) { launch(prefill_kernel<decltype(dim)::value>); });
 }
 
 }  // namespace ion::cuda

@@ -1,6 +1,9 @@
 // What attention's kernels share: which heads a block has, where a head's cache lies, what a position sees.
 #pragma once
 
+#include <stdexcept>
+#include <type_traits>
+
 #include "kernels.h"
 #include "vec.cuh"
 
@@ -41,6 +44,45 @@ struct Blocks {
 
 __device__ __forceinline__ int first_seen(int position, int window) {
   return window > 0 ? max(0, position - window + 1) : 0;
+}
+
+// Eight or four neighbouring values, times `factor`.
+template <int kSize>
+__device__ __forceinline__ void store_run(bf16* at, const float (&run)[kSize], float factor) {
+  uint32_t words[kSize / 2];
+#pragma unroll
+  for (int i = 0; i < kSize / 2; ++i) words[i] = pack(run[2 * i] * factor, run[2 * i + 1] * factor);
+  if constexpr (kSize == 8) {
+    *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+    *reinterpret_cast<uint2*>(at) = make_uint2(words[0], words[1]);
+  }
+}
+
+// By one thread, all that its piece left being written: whether the row's other pieces have come before. Then
+// the counter is 0 again.
+__device__ __forceinline__ bool is_last_to_arrive(uint32_t* arrived, int num_parts) {
+  const bool is_last = atomicAdd(arrived, 1u) == static_cast<uint32_t>(num_parts - 1);
+  if (is_last) *arrived = 0;
+  __threadfence();
+  return is_last;
+}
+
+// Calls launch(the size, a compile-time constant).
+template <typename F>
+void for_head_dim(int32_t head_dim, F launch) {
+  switch (head_dim) {
+    case 32:
+      return launch(std::integral_constant<int, 32>{});
+    case 64:
+      return launch(std::integral_constant<int, 64>{});
+    case 96:
+      return launch(std::integral_constant<int, 96>{});
+    case 128:
+      return launch(std::integral_constant<int, 128>{});
+    default:
+      throw std::runtime_error("attention: no kernel for this head_dim");
+  }
 }
 
 inline int units_of(int32_t num_heads, int32_t num_kv_heads, int most) {

@@ -2,6 +2,8 @@
 // warp's way over the piece's blocks.
 #pragma once
 
+#include <type_traits>
+
 #include "attention_units.cuh"
 #include "decode_tile.cuh"
 #include "kernels.h"
@@ -33,8 +35,9 @@ struct Task {
         sight{first_seen(span.start, args.window), span.start},
         part_tokens(plan.counts[3]),
         warp(own_warp) {
-    first_part = sight.low / part_tokens;
-    num_parts = sight.high / part_tokens - first_part + 1;
+    const int shift = __ffs(part_tokens) - 1;  // a power of two
+    first_part = sight.low >> shift;
+    num_parts = (sight.high >> shift) - first_part + 1;
     block = max(piece.part * part_tokens, sight.low) / kKvBlock + warp;
     last_block = min((piece.part + 1) * part_tokens - 1, sight.high) / kKvBlock;
     newest = blocks.table[sight.high / kKvBlock];
@@ -58,35 +61,80 @@ struct Task {
   }
 };
 
-// The unit's queries rotated into shared memory, behind kTileHeads of them K and V of the new token where the
-// piece holds it; those go into the cache too. The warps that share `queries` wait for each other afterwards.
+// Shared memory of the warps that rotate a row's heads: the unit's queries, and behind kTileHeads of them K
+// and V of the new token.
+template <int D>
+struct RowSpace {
+  bf16 heads[kTileHeads + 2][D];
+  float bias[kTileHeads + 2][D];
+};
+
+// The heads of a row that its warps rotate; K and V where the piece holds the new token. All are on their way
+// at once, biases before the product that they are added to is done. Little code, since the kernel is over
+// before much of it could be fetched.
 template <int D, int kWarps>
-__device__ void rotate_row(bf16 (&queries)[kTileHeads + 2][D], const RopeKvArgs& rope, const KvCache& cache,
-                           const Task<D, kWarps>& task) {
-  constexpr int kMost = (kTileHeads + 2 + kWarps - 1) / kWarps;
-  const int own = task.unit.num_heads, count = own + (task.holds_new_token() ? 2 : 0);
-  RopedHead<D> heads[kMost];
-#pragma unroll
-  for (int t = 0; t < kMost; ++t) {
-    const int i = task.warp + t * kWarps;
-    if (i >= count) continue;
-    const int head = i < own ? task.unit.first_head + i
-                             : rope.num_heads + (i - own) * cache.num_kv_heads + task.unit.kv_head;
-    heads[t] = RopedHead<D>(rope, cache.num_kv_heads, task.span.first_row, head, task.span.start);
+class RowHeads {
+ public:
+  __device__ RowHeads(RowSpace<D>& in, const RopeKvArgs& with, const KvCache& keys, const Task<D, kWarps>& of)
+      : space(in), rope(with), cache(keys), task(of), rotation(with.rotations, of.span.start) {
+    if (rope.bias == nullptr) return;
+    each_piece<float>(
+        [&](int slot, int head, int at) { copy_async(&space.bias[slot][at], rope.bias + head * D + at); });
   }
-#pragma unroll
-  for (int t = 0; t < kMost; ++t) {
-    const int i = task.warp + t * kWarps;
-    if (i >= count) continue;
-    heads[t].store(queries[i < own ? i : kTileHeads + i - own]);
-    if (i < own) continue;
-    const bf16* k = task.blocks.keys_at(task.newest) + task.span.start % kKvBlock * D;
-    heads[t].store(const_cast<bf16*>(k) + (i - own) * task.blocks.v_offset);
+
+  // The product is done.
+  __device__ void fetch() const {
+    const bf16* row = rope.qkv + int64_t{task.span.first_row} * (rope.num_heads + 2 * cache.num_kv_heads) * D;
+    each_piece<bf16>(
+        [&](int slot, int head, int at) { copy_async(&space.heads[slot][at], row + head * D + at); });
   }
-}
+
+  // This thread's are there; before `rotate` the warps meet, and after it again.
+  __device__ void await() const { await_copies(); }
+
+  // In place; K and V go into the cache too.
+  __device__ void rotate() const {
+#pragma unroll 1
+    for (int slot = kTileHeads + 1 - task.warp; slot >= 0; slot -= kWarps) {
+      if (!is_wanted(slot)) continue;
+      RopedHead<D> head(space.heads[slot]);
+      head.rotate(rope, cache.num_kv_heads, head_of(slot), rope.bias != nullptr ? space.bias[slot] : nullptr,
+                  rotation);
+      head.store(space.heads[slot]);
+      if (slot < kTileHeads) continue;
+      const bf16* k = task.blocks.keys_at(task.newest) + task.span.start % kKvBlock * D;
+      head.store(const_cast<bf16*>(k) + (slot - kTileHeads) * task.blocks.v_offset);
+    }
+  }
+
+ private:
+  RowSpace<D>& space;
+  const RopeKvArgs& rope;
+  const KvCache& cache;
+  const Task<D, kWarps>& task;
+  Rotation<D> rotation;
+
+  // Calls f(slot, head, first dim) for this thread's pieces of 16 bytes.
+  template <typename T, typename F>
+  __device__ void each_piece(F f) const {
+    constexpr int kValues = 16 / sizeof(T), kOfHead = D / kValues, kThreads = kWarps * kWarp;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) % kThreads; i < (kTileHeads + 2) * kOfHead; i += kThreads) {
+      const int slot = i / kOfHead;
+      if (is_wanted(slot)) f(slot, head_of(slot), i % kOfHead * kValues);
+    }
+  }
+  __device__ bool is_wanted(int slot) const {
+    return slot < kTileHeads ? slot < task.unit.num_heads : task.holds_new_token();
+  }
+  __device__ int head_of(int slot) const {
+    if (slot < kTileHeads) return task.unit.first_head + slot;
+    return rope.num_heads + (slot - kTileHeads) * cache.num_kv_heads + task.unit.kv_head;
+  }
+};
 
 // The tile of a task's first block. With kRopes it is loaded at once, but for the new token, which comes from
-// where rotate_row left it.
+// where RowHeads left it.
 template <int D, int kWarps, bool kRopes>
 struct FirstBlock {
   const bf16* keys = nullptr;
@@ -121,24 +169,17 @@ struct FirstBlock {
 template <int D, int kWarps>
 __device__ void fold_blocks(DecodeTile<D>& tile, Task<D, kWarps>& task, float scale) {
   int next_near = 1;
+#pragma unroll 1
   for (int block = task.block; block <= task.last_block; ++next_near) {
     const int token = block * kKvBlock, next = block + kWarps;
     if (next_near == kWarp) task.look_up(next), next_near = 0;
     const int place = __shfl_sync(0xffffffffu, task.near, next_near);
     const bf16* next_keys = next <= task.last_block ? task.blocks.keys_at(place) : nullptr;
-    const bool is_whole = token >= task.sight.low && token + kKvBlock - 1 <= task.sight.high;
     uint32_t p[2];
-    if (is_whole) {
-      tile.template score<false>(p, token, scale, task.sight);
-    } else {
-      tile.template score<true>(p, token, scale, task.sight);
-    }
+    tile.score(p, token, scale, task.sight);
     if (next_keys != nullptr) tile.load_keys(next_keys);
-    if (is_whole) {
-      tile.template add_values<false>(p, token, task.sight.high);
-    } else {
-      tile.template add_values<true>(p, token, task.sight.high);
-    }
+    if (token + kKvBlock - 1 > task.sight.high) tile.hide_values(token, task.sight.high);
+    tile.add_values(p);
     if (next_keys != nullptr) tile.load_values(next_keys + task.blocks.v_offset);
     block = next;
   }

@@ -26,12 +26,6 @@ __device__ __forceinline__ float column_max(float value) {
   return value;
 }
 
-__device__ __forceinline__ float column_sum(float value) {
-#pragma unroll
-  for (int offset = 4; offset < kWarp; offset *= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
-}
-
 // A thread's columns are heads 2 (lane % 4) (index 0) and the next (index 1); `l` is its share of a head's
 // sum: column_sum it at the end.
 template <int D>
@@ -118,7 +112,6 @@ struct DecodeTile {
   }
 
   // Scores of the loaded keys, sixteen tokens from `token` on, as weights for `add_values`.
-  template <bool kMasked>
   __device__ void score(uint32_t (&p)[2], int token, float scale, const Sight& sight) {
     float s[4] = {};
 #pragma unroll
@@ -126,11 +119,9 @@ struct DecodeTile {
       mma(s, keys[0][g].x, keys[1][g].x, keys[0][g].y, keys[1][g].y, q[g][0], q[g][1]);
       mma(s, keys[0][g].z, keys[1][g].z, keys[0][g].w, keys[1][g].w, q[g][2], q[g][3]);
     }
-    if constexpr (kMasked) {
-      const int first = token + threadIdx.x % kWarp / 4, second = first + 8;
-      if (first < sight.low || first > sight.high) s[0] = s[1] = -INFINITY;
-      if (second < sight.low || second > sight.high) s[2] = s[3] = -INFINITY;
-    }
+    const int first = token + static_cast<int>(threadIdx.x) % kWarp / 4, second = first + 8;
+    if (first < sight.low || first > sight.high) s[0] = s[1] = -INFINITY;
+    if (second < sight.low || second > sight.high) s[2] = s[3] = -INFINITY;
     float shrink[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -151,18 +142,18 @@ struct DecodeTile {
     p[1] = transposed(pack(s[2], s[3]));
   }
 
-  // Nothing behind `last` has been written: kMasked takes it for zeros.
-  template <bool kMasked>
-  __device__ void add_values(const uint32_t (&p)[2], int token, int last) {
-    if constexpr (kMasked) {
+  // Nothing behind `last` has been written: zeros instead.
+  __device__ void hide_values(int token, int last) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (token + token_of(i) <= last) continue;
+    for (int i = 0; i < 4; ++i) {
+      if (token + token_of(i) <= last) continue;
 #pragma unroll
-        for (int h = 0; h < kWide; ++h) values[i][h] = make_uint4(0, 0, 0, 0);
-        tails[i] = make_uint2(0, 0);
-      }
+      for (int h = 0; h < kWide; ++h) values[i][h] = make_uint4(0, 0, 0, 0);
+      tails[i] = make_uint2(0, 0);
     }
+  }
+
+  __device__ void add_values(const uint32_t (&p)[2]) {
 #pragma unroll
     for (int h = 0; h < kWide; ++h) {
       add(4 * h, values[0][h].x, values[1][h].x, values[2][h].x, values[3][h].x, p);

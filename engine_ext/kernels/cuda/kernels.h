@@ -16,8 +16,10 @@ namespace ion::cuda {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int32_t kKvBlock = 16;           // tokens in a KV block
-constexpr int32_t kSplitTokens = 256;      // tokens of the smallest piece of a decode row's context
+constexpr int32_t kKvBlock = 16;       // tokens in a KV block
+constexpr int32_t kSplitTokens = 256;  // tokens of the smallest piece of a decode row's context
+// Where no decode row is longer, each is one piece: to bring two together costs more than they save.
+constexpr int32_t kWholeTokens = 512;
 constexpr int32_t kPrefillRows = 64;       // (token, head of its group) pairs of one prefill piece
 constexpr int32_t kWidePrefillRows = 128;  // the same on Hopper
 constexpr int32_t kPackedHeads = 16;       // of a group; larger ones are cut
@@ -105,6 +107,10 @@ struct AttentionArgs {
   float scale;
   float* partial;      // scratch: attention_partial_floats
   uint32_t* arrivals;  // [num_spans * kv_heads * head groups], zero before and after
+  // What the product behind it reads, a multiple of 16 bytes: pulled into L2 meanwhile, from sm_90 on. Or
+  // null.
+  const void* next;
+  int64_t next_bytes;
 };
 
 // Blocks' worth of heads that a decode piece is computed in.

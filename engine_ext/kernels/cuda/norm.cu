@@ -53,6 +53,7 @@ __global__ void gather_kernel(float* x_to, const float* x, bf16* to, const bf16*
   join_chain();
   const int64_t dst = blockIdx.x, src = max(picked[dst], 0);
   const auto copy = [](auto* at, const auto* values, int64_t bytes) {
+#pragma unroll 2
     for (int64_t i = threadIdx.x; i < bytes / 16; i += kThreads) {
       reinterpret_cast<uint4*>(at)[i] = reinterpret_cast<const uint4*>(values)[i];
     }
@@ -98,6 +99,7 @@ __device__ void norm_row(bf16* dst, float* x, const bf16* delta, const float* we
   for (int h = 0; h < kHeld; ++h) {
     if (begin + h * step < cols) add_up(held[h], begin + h * step);
   }
+#pragma unroll 1
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
     float values[kFour];
     read(values, i);
@@ -114,6 +116,7 @@ __device__ void norm_row(bf16* dst, float* x, const bf16* delta, const float* we
   for (int h = 0; h < kHeld; ++h) {
     if (begin + h * step < cols) write(held[h], weights[h], begin + h * step);
   }
+#pragma unroll 1
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
     float values[kFour], factors[kFour];
     load4(values, x + i);  // with kKeeps the sum, by this thread

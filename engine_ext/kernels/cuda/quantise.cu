@@ -100,7 +100,7 @@ struct SiluRow {
     scales.apply(g, i);
     scales.apply(u, ffn + i);
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) g[j] = g[j] / (1.0f + __expf(-g[j])) * u[j];
+    for (int j = 0; j < kPiece; ++j) g[j] = __fdividef(g[j], 1.0f + __expf(-g[j])) * u[j];
     return pack8(g);
   }
 };
@@ -122,6 +122,7 @@ __device__ void quantise_row(uint8_t* codes, float* scale, const Row& row, int64
     unpack8(values, held[h]);
     most = largest(most, values);
   }
+#pragma unroll 1
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
     unpack8(values, row.read(i));
     most = largest(most, values);
@@ -136,6 +137,7 @@ __device__ void quantise_row(uint8_t* codes, float* scale, const Row& row, int64
     unpack8(values, held[h]);
     store_codes(codes + i, values, inverse);
   }
+#pragma unroll 1
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
     unpack8(values, row.read(i));
     store_codes(codes + i, values, inverse);
@@ -200,6 +202,7 @@ __global__ void __launch_bounds__(kThreads)
     read(held[h], i);
     weigh(held[h], i);
   }
+#pragma unroll 1
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
     read(values, i);
     weigh(values, i);
@@ -216,6 +219,7 @@ __global__ void __launch_bounds__(kThreads)
     if (i >= cols) break;
     store_codes(dst.codes + row * cols + i, held[h], inverse);
   }
+#pragma unroll 1
   for (int64_t i = begin + kHeld * step; i < cols; i += step) {
     load8(values, x + i);  // the sum, by this thread
     load8(weights, weight + i);

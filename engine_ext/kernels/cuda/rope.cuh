@@ -37,10 +37,25 @@ struct Lane {
   }
 };
 
-// A lane holds pairs (i, i + D / 2) for neighbouring i; lanes past the last pair hold none.
+// The angles of one position, as a lane needs them.
+template <int D>
+struct Rotation {
+  static constexpr int kHalf = D / 2, kPairs = (kHalf + kWarp - 1) / kWarp;
+  float2 turn[kPairs] = {};
+
+  __device__ Rotation(const float2* rotations, int position) {
+    const int i = static_cast<int>(threadIdx.x) % kWarp * kPairs;
+    if (i >= kHalf) return;
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) turn[p] = rotations[static_cast<int64_t>(position) * kHalf + i + p];
+  }
+};
+
+// A lane holds pairs (i, i + D / 2) for neighbouring i; lanes past the last pair hold none. Loading is apart
+// from rotating: who has several heads has them all on their way at once.
 template <int D>
 struct RopedHead {
-  static constexpr int kHalf = D / 2, kPairs = (kHalf + kWarp - 1) / kWarp;
+  static constexpr int kHalf = Rotation<D>::kHalf, kPairs = Rotation<D>::kPairs;
   static_assert(kHalf % kPairs == 0);
   using Values = Lane<kPairs>;
 
@@ -48,33 +63,30 @@ struct RopedHead {
 
   RopedHead() = default;
 
-  // `head` counts q heads, then k heads, then v heads; only q and k are normed and rotated.
-  __device__ RopedHead(const RopeKvArgs& args, int32_t num_kv_heads, int64_t row, int head, int position) {
-    const int heads = args.num_heads + 2 * num_kv_heads, i = first();
-    const bool is_rotated = head < args.num_heads + num_kv_heads;
-    float2 turn[kPairs] = {};
-    if (i < kHalf) {
-      const bf16* from = args.qkv + (row * heads + head) * D + i;
-      low = Values::load(from);
-      high = Values::load(from + kHalf);
-      if (is_rotated) {
-#pragma unroll
-        for (int p = 0; p < kPairs; ++p)
-          turn[p] = args.rotations[static_cast<int64_t>(position) * kHalf + i + p];
-      }
-      if (args.bias != nullptr) {
-        add(low, Values::load(args.bias + head * D + i));
-        add(high, Values::load(args.bias + head * D + i + kHalf));
-      }
+  __device__ explicit RopedHead(const bf16* head) {
+    const int i = first();
+    if (i >= kHalf) return;
+    low = Values::load(head + i);
+    high = Values::load(head + i + kHalf);
+  }
+
+  // `head` counts q heads, then k heads, then v heads; only q and k are normed and rotated. bias: [D] or
+  // null.
+  __device__ void rotate(const RopeKvArgs& args, int32_t num_kv_heads, int head, const float* bias,
+                         const Rotation<D>& by) {
+    const int i = first();
+    if (bias != nullptr && i < kHalf) {
+      add(low, Values::load(bias + i));
+      add(high, Values::load(bias + i + kHalf));
     }
-    if (!is_rotated) return;
+    if (head >= args.num_heads + num_kv_heads) return;
     const float* weights = head < args.num_heads ? args.q_norm : args.k_norm;
     if (weights != nullptr) norm(weights, args.eps);
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
       const float x = low.at[p], y = high.at[p];
-      low.at[p] = x * turn[p].x - y * turn[p].y;
-      high.at[p] = x * turn[p].y + y * turn[p].x;
+      low.at[p] = x * by.turn[p].x - y * by.turn[p].y;
+      high.at[p] = x * by.turn[p].y + y * by.turn[p].x;
     }
   }
 

@@ -1,6 +1,7 @@
 // What stands between the q, k, v product and attention, for all heads of all rows; and the tables it reads.
 #include <algorithm>
 
+#include "attention_units.cuh"
 #include "check.h"
 #include "kernels.h"
 #include "pdl.cuh"
@@ -37,14 +38,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     const int head = first + i * kWarps;
-    if (head < heads) roped[i] = RopedHead<D>(args, cache.num_kv_heads, row, head, position);
+    if (head < heads) roped[i] = RopedHead<D>(args.qkv + (row * heads + head) * D);
   }
+  const Rotation<D> rotation(args.rotations, position);
   const bool is_last = row + 1 == rows || args.slots[row + 1] != slot;
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     const int head = first + i * kWarps;
     if (head >= heads) return;
     bf16* to = place_of<D>(args, cache, row, head, slot, position);
+    roped[i].rotate(args, cache.num_kv_heads, head, args.bias != nullptr ? args.bias + head * D : nullptr,
+                    rotation);
     roped[i].store(to);
     if (head < args.num_heads + cache.num_kv_heads || !is_last) continue;
     // Attention on Hopper weights the rest of the block with 0: it must not be what a broken sequence left.
@@ -88,18 +92,7 @@ void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStr
   const auto launch = [&](auto* kernel) {
     launch_in_chain("rotation", kernel, grid, block, 0, stream, args, cache, rows);
   };
-  switch (args.head_dim) {
-    case 32:
-      return launch(rope_kv_kernel<32>);
-    case 64:
-      return launch(rope_kv_kernel<64>);
-    case 96:
-      return launch(rope_kv_kernel<96>);
-    case 128:
-      return launch(rope_kv_kernel<128>);
-    default:
-      throw std::runtime_error("rotation: no kernel for this head_dim");
-  }
+  for_head_dim(args.head_dim, [&](auto dim) { launch(rope_kv_kernel<decltype(dim)::value>); });
 }
 
 void rotations(float2* dst, const double* frequencies, int64_t positions, int32_t half, cudaStream_t stream) {

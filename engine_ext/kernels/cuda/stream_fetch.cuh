@@ -13,9 +13,17 @@ constexpr int kGroups = 2;                     // consumer warpgroups
 [[maybe_unused]] constexpr int kPulled = 12;   // pieces of a later product, a block (of 8 to 24 all the same)
 [[maybe_unused]] constexpr int kPace = 1000;   // clocks between two of those: about the memory's own pace
 
-// How a matrix is shared out. splits > 0: parts of each tile, one a block; 0: stream-K.
+// How a matrix is shared out over so many blocks. splits > 0: parts of each tile, one a block, a tile's
+// blocks in one cluster; 0: stream-K.
 struct Cut {
-  int32_t tiles, pieces, splits;  // pieces of a tile
+  int32_t tiles, pieces, splits, blocks;  // pieces of a tile
+};
+
+// Sums of squares of the tokens' rows, one for every 128 columns: [tiles][kStreamMaxTokens].
+struct RowSquares {
+  const float* at = nullptr;
+  int32_t tiles = 0;  // 0: none, the rows are normed
+  float inverse_cols = 0.0f, eps = 0.0f;
 };
 
 struct StreamArgs {
@@ -28,25 +36,27 @@ struct StreamArgs {
   const uint8_t* next;               // weights of the product behind this one, or null
   int32_t m, stages, columns;        // columns of a piece
   const float *w_scales, *x_scales;  // of e4m3
-  float4* partial;                   // [block][group][TN / 8][128]
-  uint32_t* counts;                  // [tile][group] parts ready
-  uint32_t* arrivals;                // the same where the adding up is shared
+  RowSquares input;
+  StreamResidual residual;
+  float4* partial;   // [block][group][TN / 8][128], of stream-K
+  uint32_t* counts;  // [tile][group] parts ready
 };
 
 // The pieces of a block: [k, k + left) of the line of all tiles' pieces, from `tile` on.
 struct Range {
   int tile, k, left;
 
-  __device__ explicit Range(const Cut& cut) {
+  __device__ explicit Range(const Cut& cut, uint32_t block = blockIdx.x) {
     if (cut.splits > 0) {
-      tile = blockIdx.x / cut.splits;
-      const int part = blockIdx.x - tile * cut.splits;
+      tile = block / cut.splits;
+      const int part = block - tile * cut.splits;
       k = cut.pieces * part / cut.splits;
-      left = tile < cut.tiles ? cut.pieces * (part + 1) / cut.splits - k : 0;
+      left = cut.pieces * (part + 1) / cut.splits - k;
     } else {
-      const int64_t total = static_cast<int64_t>(cut.tiles) * cut.pieces;
-      const auto begin = static_cast<int>(blockIdx.x * total / gridDim.x);
-      const auto end = static_cast<int>((blockIdx.x + 1) * total / gridDim.x);
+      // 32 bits: a block for each of 2^26 pieces of 16 KiB would be a matrix of a terabyte.
+      const uint32_t total = cut.tiles * cut.pieces;
+      const auto begin = static_cast<int>(block * total / cut.blocks);
+      const auto end = static_cast<int>((block + 1) * total / cut.blocks);
       tile = begin / cut.pieces;
       k = begin - tile * cut.pieces;
       left = end - begin;
@@ -54,32 +64,42 @@ struct Range {
   }
 };
 
-// The block's first pieces of the product behind this one.
+// The first pieces of the product behind this one, of the block with this one's number and of those past this
+// product's own blocks.
 struct NextPieces {
-  const uint8_t* from = nullptr;
-  int count = 0;
+  const StreamArgs& args;
+  uint32_t block = blockIdx.x;
+  const uint8_t* at = nullptr;
+  int left = 0;
 
-  __device__ explicit NextPieces(const StreamArgs& args) {
-    if (args.next == nullptr) return;
-    const Range range(args.next_cut);
-    from = args.next + (static_cast<int64_t>(range.tile) * args.next_cut.pieces + range.k) * kPieceBytes;
-    count = min(kPulled, range.left);
+  __device__ explicit NextPieces(const StreamArgs& from) : args(from) {
+    if (args.next != nullptr) begin();
   }
 
   // Whether there was one.
-  __device__ bool pull(int index) const {
-    if (index >= count) return false;
-    prefetch_bytes(from + static_cast<int64_t>(index) * kPieceBytes, kPieceBytes);
+  __device__ bool pull() {
+    if (left == 0) return false;
+    prefetch_bytes(at, kPieceBytes);
+    at += kPieceBytes;
+    if (--left == 0) block += gridDim.x, begin();
     return true;
+  }
+
+ private:
+  __device__ void begin() {
+    if (block >= args.next_cut.blocks) return;
+    const Range range(args.next_cut, block);
+    at = args.next + (static_cast<int64_t>(range.tile) * args.next_cut.pieces + range.k) * kPieceBytes;
+    left = min(kPulled, range.left);
   }
 };
 
 // All of the block's weights are asked for: until they are used up memory would be idle.
 template <int TN>
-__device__ void pull_rest(const NextPieces& next, int first, const Ring<TN>& ring, const Stage& last) {
-  if (first >= next.count) return;
+__device__ void pull_rest(NextPieces& next, const Ring<TN>& ring, const Stage& last) {
+  if (next.left == 0) return;
   barrier_wait(ring.weights_full + 8 * last.index, last.parity ^ 1);
-  for (int i = first; next.pull(i); ++i) {
+  while (next.pull()) {
     const int64_t asked_at = clock64();
     while (clock64() - asked_at < kPace) {
       if (barrier_test(ring.empty + 8 * last.index, last.parity ^ 1)) return;
@@ -91,10 +111,10 @@ template <int TN>
 __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
   const uint64_t policy = evict_first();
   const Range range(args.cut);
-  const NextPieces next(args);
+  NextPieces next(args);
   const uint8_t* from = args.w + (static_cast<int64_t>(range.tile) * args.cut.pieces + range.k) * kPieceBytes;
-  Stage stage(1), last(1), oldest(0);     // oldest: the first piece that may still be on its way
-  int flying = 0, ahead = 0, pulled = 0;  // ahead: pieces behind this one that L2 was asked for
+  Stage stage(1), last(1), oldest(0);  // oldest: the first piece that may still be on its way
+  int flying = 0, ahead = 0;           // ahead: pieces behind this one that L2 was asked for
   int64_t asked_at = 0;
   const auto see_landed = [&] {
     --flying;
@@ -105,8 +125,7 @@ __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
       while (flying > 0 && barrier_test(ring.weights_full + 8 * oldest.index, oldest.parity)) see_landed();
       if (flying > 0 || clock64() - asked_at <= kPace) continue;
       if (i + ahead == range.left) {
-        if (!next.pull(pulled)) continue;
-        ++pulled;
+        if (!next.pull()) continue;
       } else if (ahead < kAhead) {
         prefetch_bytes(from + static_cast<int64_t>(i + ahead) * kPieceBytes, kPieceBytes);
         ++ahead;
@@ -128,7 +147,7 @@ __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
     last = stage;
     stage.next(ring.stages);
   }
-  if (range.left > 0) pull_rest(next, pulled, ring, last);
+  if (range.left > 0) pull_rest(next, ring, last);
 }
 
 template <int TN>

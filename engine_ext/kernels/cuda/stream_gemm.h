@@ -23,6 +23,7 @@ enum class StreamOutput : uint8_t {
   bf16,      // y [m, n] bf16
   float32,   // y [m, n] float32
   silu_mul,  // y [m, n / 2] bf16 = silu(gate) * up; the weights were tiled as pairs
+  residual,  // x [m, n] float32 += the product; y [m, n] bf16 = x * weight, and its squares: StreamResidual
 };
 
 // Whether it can run here: sm_90 and whole tiles; a row of w has row_bytes.
@@ -55,21 +56,46 @@ struct StreamNext {
   int64_t n = 0, k = 0;
 };
 
-// Scratch of all calls on one stream. `counts` must be zero before the first call and are zero after each;
-// `arrivals` must be zero before each call that uses them, and each call of a step has its own part.
+// The residual stream behind a product, and the norm behind that, but for each row's factor: this is known
+// when the row is whole, and the next product applies it to its sums.
+struct StreamResidual {
+  float* x = nullptr;             // [m, n]
+  const float* weight = nullptr;  // [n], the norm's
+  float* squares = nullptr;       // [n / 128][kStreamMaxTokens], sums of x^2 over 128 columns
+};
+
+// What a product does beside multiplying.
+struct StreamFused {
+  StreamNext next;
+  StreamResidual residual;         // of StreamOutput::residual
+  const float* squares = nullptr;  // of its input, which lacks 1 / sqrt(mean(x^2) + eps); null: it is normed
+  float eps = 0.0f;
+};
+
+constexpr int32_t kStreamMostSplits = 8;  // blocks of a tile: as many as every device puts into a cluster
+
+// The current device: what a matrix is shared out over.
+struct StreamDevice {
+  int32_t num_sms = 0;
+  int32_t clusters[kStreamMostSplits + 1] = {};  // clusters of so many blocks that can be resident
+};
+StreamDevice stream_device();
+
+// Scratch of all calls on one stream. `counts` must be zero before the first call and are zero after each.
 struct StreamScratch {
-  float4* partial;     // stream_partial_bytes
-  uint32_t* counts;    // [2 * tiles of the largest n]
-  uint32_t* arrivals;  // [stream_arrivals of each call]
+  float4* partial;   // stream_partial_bytes
+  uint32_t* counts;  // [2 * tiles of the largest n]
 };
 int64_t stream_partial_bytes(int32_t num_sms);
-int64_t stream_arrivals(int32_t num_sms);
+
+// Whether a product's output can be StreamOutput::residual: its tiles are cut.
+bool adds_to_residual(int64_t n, int64_t row_bytes, const StreamDevice& device);
 
 // m <= 128 tokens; x and w of one type. Weight pieces start to arrive before the predecessor has ended; see
 // pdl.cuh. Partial sums are added in a fixed order, cuts do not depend on m. All its blocks must be resident
 // at once: nothing that holds multiprocessors without bound may run beside it.
 void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
-                 int64_t n, int64_t k, const StreamScratch& scratch, int32_t num_sms, cudaStream_t stream,
-                 const StreamNext& next = {});
+                 int64_t n, int64_t k, const StreamScratch& scratch, const StreamDevice& device,
+                 cudaStream_t stream, const StreamFused& fused = {});
 
 }  // namespace ion::cuda

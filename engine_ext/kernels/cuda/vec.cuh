@@ -37,10 +37,29 @@ __device__ __forceinline__ uint4 pack8(const float (&from)[kPiece]) {
                     pack(from[6], from[7]));
 }
 
+// 16 bytes from global to shared memory, on their way until await_copies.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+  copy_async(static_cast<uint32_t>(__cvta_generic_to_shared(to)), from);
+}
+
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // The sum over all lanes, in every lane; one fixed tree.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+// The sum over the lanes with the same lane % 4.
+__device__ __forceinline__ float column_sum(float value) {
+#pragma unroll
+  for (int offset = 4; offset < kWarp; offset *= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
   return value;
 }
 

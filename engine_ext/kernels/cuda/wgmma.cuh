@@ -94,6 +94,44 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* from) {
   return value;
 }
 
+// All threads of the cluster's blocks that have not ended meet; what they wrote before, each other's shared
+// memory included, is there afterwards.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// The same place of another block of the cluster.
+__device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t block) {
+  uint32_t out;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(block));
+  return out;
+}
+
+__device__ __forceinline__ void store_shared(uint32_t to, const float4& value) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y),
+               "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
+__device__ __forceinline__ float4 load_shared(uint32_t from) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(from)
+               : "memory");
+  return value;
+}
+
+__device__ __forceinline__ float load_float(uint32_t from) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void store_float2(uint32_t to, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
 // Of the 8 x 8 matrix of 16-bit values that a warp holds, a row in four neighbouring lanes.
 __device__ __forceinline__ uint32_t transposed(uint32_t pair) {
   uint32_t out;

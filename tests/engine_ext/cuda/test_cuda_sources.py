@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import subprocess
-import warnings
 from pathlib import Path
 
 import pytest
@@ -46,14 +45,6 @@ def test_off_asks_for_nothing(tmp_path: Path, mode: str) -> None:
     assert "CUDA: off" in done.stdout
 
 
-# Checks that did not hold, and what is known of it. Each is to be run again.
-OPEN = {
-    "racecheck": "with 300 sequences at once it displayed 3 hazards, the last in cuBLASLt's own kernel "
-    "(nvjet), whose mbarriers it does not know, the others not kept; with nvjet left out it failed itself; "
-    "without the 300 it held on the sources before these, and was not run on these",
-}
-
-
 def test_the_committed_report_is_of_these_sources() -> None:
     """Without a GPU nobody can say that changed kernels are right: tests/device/run.py on one comes first."""
     spec = importlib.util.spec_from_file_location("device_run", ROOT / "tests/device/run.py")
@@ -63,6 +54,5 @@ def test_the_committed_report_is_of_these_sources() -> None:
     report = json.loads((ROOT / "tests/device/report.json").read_text())
     assert report["sources"] == device.sources_hash()
     failed = {name for name, check in report["checks"].items() if not check["held"]}
-    assert report["card"] and failed == set(OPEN)
-    for name, reason in OPEN.items():
-        warnings.warn(f"{name} is open: {reason}", stacklevel=1)
+    assert report["card"]
+    assert not failed

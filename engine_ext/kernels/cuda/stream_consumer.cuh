@@ -1,0 +1,344 @@
+// A consumer warpgroup's part of a block's work in a streamed product: multiply, add up, finish, store.
+#pragma once
+
+#include <type_traits>
+
+#include "stream_fetch.cuh"
+#include "vec.cuh"
+#include "wgmma_e4m3.cuh"
+
+namespace ion::cuda {
+
+constexpr int kConsumers = kGroups * 128;  // threads
+
+[[maybe_unused]] __device__ __forceinline__ float silu(float x) {
+  return __fdividef(x, 1.0f + __expf(-x));
+}
+
+// Eight tokens, group j, of sixteen weight rows of a warp, the first of which is `row`. A thread's d[0], d[1]
+// are row lane / 4 of tokens 2 (lane % 4) and the next, d[2], d[3] row lane / 4 + 8.
+template <StreamOutput kOutput>
+__device__ __forceinline__ void store_tokens(const StreamArgs& args, int row, int j, const float4& d) {
+  const int lane = threadIdx.x % kWarp;
+  if constexpr (kOutput == StreamOutput::float32) {
+    const int token = 8 * j + 2 * (lane % 4);
+    float* y = static_cast<float*>(args.y) + static_cast<int64_t>(token) * args.ldy + row + lane / 4;
+    if (token < args.m) y[0] = d.x, y[8] = d.z;
+    if (token + 1 < args.m) y[args.ldy] = d.y, y[args.ldy + 8] = d.w;
+    return;
+  }
+  const int token = 8 * j + lane / 4;
+  auto* y = static_cast<__nv_bfloat16*>(args.y) + static_cast<int64_t>(token) * args.ldy + 2 * (lane % 4);
+  if constexpr (kOutput == StreamOutput::silu_mul) {
+    const uint32_t pair = transposed(pack(silu(d.x) * d.z, silu(d.y) * d.w));
+    if (token < args.m) *reinterpret_cast<uint32_t*>(y + row / 2) = pair;
+  } else {
+    const uint32_t low = transposed(pack(d.x, d.y)), high = transposed(pack(d.z, d.w));
+    if (token >= args.m) return;
+    *reinterpret_cast<uint32_t*>(y + row) = low;
+    *reinterpret_cast<uint32_t*>(y + row + 8) = high;
+  }
+}
+
+// Calls store(output): one loop for each, so that what runs lies together.
+template <typename F>
+__device__ __forceinline__ void for_output(StreamOutput output, F store) {
+  if (output == StreamOutput::float32) {
+    store(std::integral_constant<StreamOutput, StreamOutput::float32>());
+  } else if (output == StreamOutput::silu_mul) {
+    store(std::integral_constant<StreamOutput, StreamOutput::silu_mul>());
+  } else {
+    store(std::integral_constant<StreamOutput, StreamOutput::bf16>());
+  }
+}
+
+[[maybe_unused]] __device__ __forceinline__ void group_sync(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+}
+
+// Tokens' scales are in shared memory: by the warp that put them there, and by all consumers.
+[[maybe_unused]] __device__ __forceinline__ void announce_scales() {
+  asm volatile("bar.arrive 3, %0;" ::"n"(kConsumers + kWarp) : "memory");
+}
+[[maybe_unused]] __device__ __forceinline__ void await_scales() {
+  asm volatile("bar.sync 3, %0;" ::"n"(kConsumers + kWarp) : "memory");
+}
+
+[[maybe_unused]] __device__ __forceinline__ void consumers_sync() {
+  asm volatile("bar.sync 4, %0;" ::"n"(kConsumers) : "memory");
+}
+
+// What a token's sums are multiplied with, to [TN] in shared memory, by one warp: the scales of its e4m3
+// codes, or what its row still lacks of being normed, or 1.
+template <int TN>
+__device__ void provide_scales(const StreamArgs& args, float* to) {
+  constexpr int kAtOnce = 8, kTokens = (TN + kWarp - 1) / kWarp;  // of a lane
+  const int lane = threadIdx.x % kWarp;
+  wait_for_predecessor();
+  float sums[kTokens] = {};
+#pragma unroll 1
+  for (int first = 0; first < args.input.tiles; first += kAtOnce) {
+    float more[kTokens][kAtOnce];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = lane + t * kWarp, tile = first + i;
+        const bool is_there = token < args.m && tile < args.input.tiles;
+        more[t][i] = is_there ? __ldcg(args.input.at + tile * kStreamMaxTokens + token) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sums[t] += more[t][i];
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    const int token = lane + t * kWarp;
+    float scale = 1.0f;
+    if (args.input.tiles > 0) scale = rsqrtf(sums[t] * args.input.inverse_cols + args.input.eps);
+    if (args.x_scales != nullptr && token < args.m) scale = __ldcg(args.x_scales + token);
+    if (token < TN) to[token] = scale;
+  }
+  __threadfence_block();
+  announce_scales();
+}
+
+template <int TN, bool kIsE4m3>
+struct Consumer {
+  using Multiply = std::conditional_t<kIsE4m3, ProductE4m3<TN>, Product<TN>>;
+  static constexpr int kColumns = TN / 8;         // groups of eight tokens
+  static constexpr int kStride = kColumns * 128;  // float4 of one group's partial sums
+  static constexpr bool kOverlaps = TN >= 128;    // products of two pieces at a time
+
+  const StreamArgs& args;
+  const Ring<TN>& ring;
+  const float* scales;  // [TN], of tokens
+  int group, thread;
+  Stage stage{0};
+  float d[TN / 2];
+  float w_scales[2];  // of this thread's two rows
+
+  __device__ Consumer(const StreamArgs& from, const Ring<TN>& of, const float* of_tokens)
+      : args(from), ring(of), scales(of_tokens), group(threadIdx.x / 128), thread(threadIdx.x % 128) {}
+
+  __device__ void run() {
+    Range range(args.cut);
+    for (bool is_first = true; range.left > 0; is_first = false) {
+      const int count = min(range.left, args.cut.pieces - range.k);
+      if constexpr (kIsE4m3) load_w_scales(range.tile);
+      multiply(count);
+      if (is_first) await_scales();
+      bool is_mine = true;
+      if (count < args.cut.pieces) {
+        if (args.cut.splits > 0) {
+          share_sum(range.tile);
+          is_mine = false;
+        } else if (range.k != 0) {
+          leave_part(range.tile);
+          is_mine = false;
+        } else {
+          add_parts(range.tile);
+        }
+      }
+      if (is_mine) store(range.tile);
+      range.left -= count;
+      range.k = 0;
+      ++range.tile;
+    }
+  }
+
+ private:
+  __device__ bool is_lead() const { return thread % kWarp == 0; }
+  __device__ float4 column(int j) const {
+    return make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+  }
+  __device__ int first_row(int tile) const { return (tile * kGroups + group) * 64 + thread / kWarp * 16; }
+  __device__ float4* own_part() const {
+    return args.partial + (static_cast<int64_t>(blockIdx.x) * kGroups + group) * kStride + thread;
+  }
+
+  __device__ void load_w_scales(int tile) {
+    const float* from = args.w_scales + first_row(tile) + thread % kWarp / 4;
+    w_scales[0] = __ldg(from), w_scales[1] = __ldg(from + 8);
+  }
+
+  // Sums of eight tokens, group j, scaled.
+  __device__ float4 scaled(int j, float4 sums) const {
+    float2 x = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (thread % 4)), z = x;
+    if constexpr (kIsE4m3) x.x *= w_scales[0], x.y *= w_scales[0], z.x *= w_scales[1], z.y *= w_scales[1];
+    return make_float4(sums.x * x.x, sums.y * x.y, sums.z * z.x, sums.w * z.y);
+  }
+
+  __device__ void multiply(int count) {
+#pragma unroll
+    for (int i = 0; i < TN / 2; ++i) d[i] = 0.0f;
+    uint32_t before = 0;
+    for (int i = 0; i < count; ++i) {
+      barrier_wait(ring.weights_full + 8 * stage.index, stage.parity);
+      barrier_wait(ring.tokens_full + 8 * stage.index, stage.parity);
+      const uint64_t a = operand(ring.weights + stage.index * kPieceBytes + group * 64 * 128);
+      const uint64_t b = operand(ring.tokens + stage.index * Ring<TN>::kXBytes);
+      product_fence();
+#pragma unroll
+      for (int j = 0; j < 4; ++j) Multiply::add(d, a + 2 * j, b + 2 * j);
+      product_commit();
+      if constexpr (kOverlaps) {
+        if (i > 0) {
+          product_wait<1>();
+          if (is_lead()) barrier_arrive(ring.empty + 8 * before);
+        }
+        before = stage.index;
+      } else {
+        product_wait<0>();
+        if (is_lead()) barrier_arrive(ring.empty + 8 * stage.index);
+      }
+      stage.next(ring.stages);
+    }
+    if constexpr (kOverlaps) {
+      product_wait<0>();
+      if (is_lead()) barrier_arrive(ring.empty + 8 * before);
+    }
+  }
+
+  // All of a tile's sums are this block's.
+  __device__ void store(int tile) const {
+    for_output(args.output, [&](auto output) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        store_tokens<decltype(output)::value>(args, first_row(tile), j, scaled(j, column(j)));
+      }
+    });
+  }
+
+  // The residual stream that a share of the sums is added to, in shared memory meanwhile: [tokens][kPitch].
+  struct Share {
+    static constexpr int kPitch = kStreamRows + 4;  // floats: tokens of a thread's quad lie in other banks
+    const Consumer& of;
+    int tile, begin, end;  // groups of eight tokens
+    uint32_t space;
+
+    __device__ void fetch() const {
+      wait_for_predecessor();  // over already: it says that others' writes may be read
+      constexpr int kPieces = kStreamRows / 4;
+#pragma unroll 1
+      for (int i = threadIdx.x; i < (end - begin) * 8 * kPieces; i += kConsumers) {
+        const int token = begin * 8 + i / kPieces, at = i % kPieces * 4;
+        if (token >= of.args.m) break;
+        copy_async(space + 4 * (i / kPieces * kPitch + at),
+                   of.args.residual.x + static_cast<int64_t>(token) * of.args.ldy + tile * kStreamRows + at);
+      }
+    }
+
+    // x += sums, y = x * weight, and the tile's part of each token's sum of squares.
+    template <typename Sums>
+    __device__ void add(Sums sums_of) const {
+      const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+      const int place = warp * 16 + lane / 4, row = tile * kStreamRows + place, tokens = (end - begin) * 8;
+      const float weights[2] = {__ldg(of.args.residual.weight + row),
+                                __ldg(of.args.residual.weight + row + 8)};
+      const uint32_t squares = space + 4 * tokens * kPitch;  // [warp][tokens]
+      await_copies();
+      consumers_sync();
+#pragma unroll 1
+      for (int j = begin; j < end; ++j) {
+        float4 x = of.scaled(j, sums_of(j));
+        const int local = 8 * (j - begin) + 2 * (lane % 4), token = begin * 8 + local;
+        const uint32_t old = space + 4 * (local * kPitch + place);
+        x.x += load_float(old), x.y += load_float(old + 4 * kPitch);
+        x.z += load_float(old + 32), x.w += load_float(old + 4 * kPitch + 32);
+        float* to = of.args.residual.x + static_cast<int64_t>(token) * of.args.ldy + row;
+        if (token < of.args.m) to[0] = x.x, to[8] = x.z;
+        if (token + 1 < of.args.m) to[of.args.ldy] = x.y, to[of.args.ldy + 8] = x.w;
+        const float sums[2] = {column_sum(x.x * x.x + x.z * x.z), column_sum(x.y * x.y + x.w * x.w)};
+        if (lane < 4) store_float2(squares + 4 * (warp * tokens + local), sums[0], sums[1]);
+        const float4 y = make_float4(x.x * weights[0], x.y * weights[0], x.z * weights[1], x.w * weights[1]);
+        store_tokens<StreamOutput::bf16>(of.args, of.first_row(tile), j, y);
+      }
+      consumers_sync();
+      for (int i = threadIdx.x; i < tokens; i += kConsumers) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < kConsumers / kWarp; ++w) sum += load_float(squares + 4 * (w * tokens + i));
+        __stcg(of.args.residual.squares + tile * kStreamMaxTokens + begin * 8 + i, sum);
+      }
+    }
+  };
+
+  __device__ void write_part() const {
+    float4* part = own_part();
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) __stcg(part + j * 128, column(j));
+  }
+
+  // To the block that holds the tile's first piece.
+  __device__ void leave_part(int tile) const {
+    write_part();
+    group_sync(group);
+    if (thread == 0) add_release(args.counts + tile * kGroups + group, 1);
+  }
+
+  __device__ void add_parts(int tile) {
+    const uint32_t total = args.cut.tiles * args.cut.pieces;
+    const int others = static_cast<int>(((tile + 1) * args.cut.pieces * gridDim.x - 1) / total) -
+                       static_cast<int>(blockIdx.x);
+    uint32_t* ready = args.counts + tile * kGroups + group;
+    if (thread == 0) {
+      while (load_acquire(ready) != static_cast<uint32_t>(others)) {
+      }
+      *ready = 0;
+    }
+    group_sync(group);
+    const float4* part = own_part();
+#pragma unroll(TN <= 32 ? 4 : 1)
+    for (int q = 1; q <= others; ++q) {
+      const float4* from = part + static_cast<int64_t>(q) * kGroups * kStride;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const float4 more = __ldcg(from + j * 128);
+        d[4 * j] += more.x, d[4 * j + 1] += more.y, d[4 * j + 2] += more.z, d[4 * j + 3] += more.w;
+      }
+    }
+  }
+
+  // Each block of the tile's cluster adds up its share of the tokens, groups of eight. The rings hold nothing
+  // that is needed any more once all have multiplied.
+  __device__ void share_sum(int tile) const {
+    const int parts = args.cut.splits, rank = static_cast<int>(blockIdx.x) - tile * parts;
+    const int most = (kColumns + parts - 1) / parts;
+    const auto first_of = [&](int share) { return (kColumns * share + parts - 1) / parts; };
+    const auto place = [&](int part, int column) {
+      return ring.weights + 16 * (((part * kGroups + group) * most + column) * 128 + thread);
+    };
+    const int begin = first_of(rank), end = first_of(rank + 1);
+    const Share share{*this, tile, begin, end, ring.weights + 16 * 128 * kGroups * parts * most};
+    cluster_sync();
+    if (args.output == StreamOutput::residual) share.fetch();
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int owner = j * parts / kColumns;
+      store_shared(shared_of(place(rank, j - first_of(owner)), owner), column(j));
+    }
+    cluster_sync();
+    const auto sums_of = [&](int j) {
+      float4 sums = load_shared(place(0, j - begin));
+#pragma unroll 1
+      for (int q = 1; q < parts; ++q) {
+        const float4 more = load_shared(place(q, j - begin));
+        sums.x += more.x, sums.y += more.y, sums.z += more.z, sums.w += more.w;
+      }
+      return sums;
+    };
+    if (args.output == StreamOutput::residual) return share.add(sums_of);
+    for_output(args.output, [&](auto output) {
+#pragma unroll 1
+      for (int j = begin; j < end; ++j) {
+        store_tokens<decltype(output)::value>(args, first_row(tile), j, scaled(j, sums_of(j)));
+      }
+    });
+  }
+};
+
+}  // namespace ion::cuda
