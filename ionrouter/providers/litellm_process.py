@@ -186,12 +186,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     try:
         async with asyncio.timeout(1.0):
             await process.wait()
-    except TimeoutError:
+    except (TimeoutError, asyncio.CancelledError) as error:
         process.kill()
-        await process.wait()
-    except asyncio.CancelledError:
-        process.kill()
-        raise
+        await process.wait()  # cancelled, too: an unreaped process keeps its pipe and its place
+        if isinstance(error, asyncio.CancelledError):
+            raise
 
 
 def worker_env(env: Mapping[str, str]) -> dict[str, str]:

@@ -175,6 +175,18 @@ async def test_closing_while_the_worker_starts_ends_it(make: Make) -> None:
     assert is_gone(pid)
 
 
+async def test_closing_while_a_worker_that_hung_up_is_waited_for_ends_and_reaps_it(make: Make) -> None:
+    provider = make()
+    assert (await ask(provider)).text() == "hi"
+    pid = provider.worker.pid
+    assert (await ask(provider, "leave")).error is not None
+    assert pid is not None and not is_gone(pid)
+    await asyncio.sleep(0.2)  # its keeper gives it a second
+    await provider.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)  # not even a zombie is left, which would keep its pipe open
+
+
 async def test_the_worker_ends_when_the_front_is_killed(tmp_path: Path) -> None:
     front = """
 import asyncio, os

@@ -1,7 +1,8 @@
 """A worker in miniature: speaks the frames, imports no litellm, and misbehaves on demand.
 
-The model's name says what to do: echo, flood, crash; TOY_START in the environment: crash, hang. It is how
-restart, back-off and credit are tested without waiting ten seconds for an import.
+The model's name says what to do: echo, flood, crash, leave (hang up and live on); TOY_START in the
+environment: crash, hang. It is how restart, back-off and credit are tested without waiting ten seconds for an
+import.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ async def main(path: str) -> None:
     while (read := await read_frame(reader)) is not None:
         frame, _ = read
         number = frame["id"]
+        if frame["op"] == "call" and frame["call"]["model"].endswith("/leave"):
+            writer.close()
+            await asyncio.sleep(600)
         if frame["op"] == "call":
             windows[number] = Window()
             tasks.add(asyncio.create_task(serve(number, frame["call"], windows[number], writer)))
