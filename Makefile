@@ -29,11 +29,15 @@ SANITIZERS = thread address,undefined
 sanitize: $(VENV)/.test-installed
 	PATH=$(abspath $(BIN)):$$PATH tests/engine_ext/sanitize.sh $(JOBS) $(SANITIZERS)
 
-# Compiles every CUDA source for every architecture; wants nvcc, no GPU.
+# Compiles every CUDA source for every architecture, and holds each kernel's registers and spills against
+# tests/engine_ext/cuda/resources.json; wants nvcc, no GPU.
 cuda-check: $(VENV)/.test-installed
 	@if command -v nvcc >/dev/null; then \
 	  $(BIN)/cmake -S tests/engine_ext/cuda -B build/cuda_check -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	    -DPython_EXECUTABLE=$(abspath $(BIN))/python && $(BIN)/cmake --build build/cuda_check --parallel $(JOBS); \
+	    -DPython_EXECUTABLE=$(abspath $(BIN))/python && \
+	  { $(BIN)/cmake --build build/cuda_check --clean-first --parallel $(JOBS) >build/cuda_check/log 2>&1 || \
+	    { cat build/cuda_check/log; exit 1; }; } && \
+	  $(BIN)/python -m tests.support.cuda_resources build/cuda_check/log; \
 	else echo "cuda-check: skipped, nvcc is not there (the CUDA toolkit, 13.0 or newer, has it)"; fi
 
 lint: $(VENV)/.test-installed

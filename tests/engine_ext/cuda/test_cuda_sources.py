@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cuda_resources import Resources, complaints, parsed
 from tests.support.cxx import ROOT, tool
 
 ENGINE = ROOT / "engine_ext"
@@ -56,3 +57,32 @@ def test_the_committed_report_is_of_these_sources() -> None:
     failed = {name for name, check in report["checks"].items() if not check["held"]}
     assert report["card"]
     assert not failed
+
+
+PTXAS = """\
+ptxas info    : Compiling entry function '_ZN3ion4cuda44_GLOBAL__N__4bd5d919_11_quantise_cu_fda9919b\
+11silu_kernelILi512ELi5EEEvNS0_13QuantisedRowsEPK13__nv_bfloat16NS0_13ProductScalesEl' for 'sm_90a'
+ptxas info    : Function properties for _ZN3ion4cuda
+    24 bytes stack frame, 32 bytes spill stores, 28 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers, 568 bytes cmem[0]
+ptxas info    : Compiling entry function '_ZN3ion4cuda40_GLOBAL__N__0c68f1a2_7_norm_cu_12345678\
+12embed_kernelEPfPKiS3_S3_PK13__nv_bfloat16l' for 'sm_80'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 20 registers
+"""
+SILU, EMBED = "quantise/silu_kernel<512, 5> sm_90a", "norm/embed_kernel sm_80"
+
+
+def test_registers_and_spills_are_read_and_held_against_the_table() -> None:
+    found = parsed(PTXAS)
+    assert found == {SILU: Resources(64, 32), EMBED: Resources(20, 0)}
+    assert complaints(found, found) == []
+    assert complaints(found, {SILU: Resources(96, 32), EMBED: Resources(20, 0)}) == []
+    (grown,) = complaints(found, {SILU: Resources(63, 32), EMBED: Resources(20, 0)})
+    assert grown == f"{SILU}: 64 registers, 32 bytes spilled; the table has 63 and 32"
+    (spilled,) = complaints(found, {SILU: Resources(64, 0), EMBED: Resources(20, 0)})
+    assert "32 bytes spilled; the table has 64 and 0" in spilled
+    assert complaints(found, {SILU: Resources(64, 32), "gone sm_80": Resources(8, 0)}) == [
+        f"{EMBED}: not in the table",
+        "gone sm_80: in the table, not in the build",
+    ]
