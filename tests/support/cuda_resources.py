@@ -4,7 +4,8 @@ python -m tests.support.cuda_resources LOG [--write]
 
 LOG is what a build with -Xptxas=-v printed. A kernel that takes more registers than the table says, or
 spills more, fails, and so does one that the table does not know or that is gone. --write makes the table
-anew: say in the commit why a figure grew. Counts are one compiler's; with another release nothing is compared.
+anew: say in the commit why a figure grew. Counts are one compiler's: with another release nothing is
+compared.
 """
 
 from __future__ import annotations
