@@ -2,7 +2,7 @@
 
 python tests/device/peer_vllm.py SHAPE [--precision fp8] [WORKLOAD ...]
 
-Wants vLLM (0.24.0 was used). Random weights, greedy, ends ignored, no detokenization, no prefix cache, at
+Wants vLLM. Random weights, greedy, ends ignored, no detokenization, no prefix cache, at
 most 256 sequences. A workload runs once unmeasured and then three times. A step: (all - the time for one
 token each) / (tokens - 1).
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_workloads import BUDGET, CONTEXT, MAX_RUNNING, MEASURED, Workload, workloads
+from drive import uncollected
 from ion_cuda import PRECISIONS, Shape
 from shapes import JUDGED
 
@@ -111,9 +112,10 @@ def timed(
         vllm.SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
         for _, count in requests
     ]
-    began = time.perf_counter()
-    answers = engine.generate(prompts, sampling, use_tqdm=False)
-    seconds = time.perf_counter() - began
+    with uncollected():
+        began = time.perf_counter()
+        answers = engine.generate(prompts, sampling, use_tqdm=False)
+        seconds = time.perf_counter() - began
     assert [len(answer.outputs[0].token_ids) for answer in answers] == [count for _, count in requests]
     return seconds
 
