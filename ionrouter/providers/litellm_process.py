@@ -14,6 +14,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +185,13 @@ def _peer_pid(writer: asyncio.StreamWriter) -> int:
 async def _end(process: asyncio.subprocess.Process) -> None:
     """The closed socket is the sign to leave; after a moment it is taken by the collar."""
     try:
-        async with asyncio.timeout(1.0):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await process.wait()
+    finally:  # cancelled, too: an unreaped process keeps its pipe and its place
+        if process.returncode is None:
+            process.kill()
             await process.wait()
-    except (TimeoutError, asyncio.CancelledError) as error:
-        process.kill()
-        await process.wait()  # cancelled, too: an unreaped process keeps its pipe and its place
-        if isinstance(error, asyncio.CancelledError):
-            raise
 
 
 def worker_env(env: Mapping[str, str]) -> dict[str, str]:

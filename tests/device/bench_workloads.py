@@ -13,7 +13,7 @@ import argparse
 import random
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -111,9 +111,15 @@ def row(workload: Workload, timings: list[Timing]) -> None:
         ]
         first, step = f"{first_s:.4f}", f"{statistics.median(steps) * 1e3:.3f}"
         host = f"{(wall - first_s) / (workload.requests[0][1] - 1) * 1e3:.3f}"
-    spread = (max(walls) - min(walls)) / wall
+    print_row(workload, walls, first, step, host)
+
+
+def print_row(workload: Workload, walls: Sequence[float], *more: str) -> None:
+    """Rates by the median of some runs' seconds, their spread, and what else is known."""
+    wall = statistics.median(walls)
     rates = (workload.num_out / wall, (workload.num_in + workload.num_out) / wall)
-    cells = (workload.name, *(f"{rate:,.1f}" for rate in rates), f"{spread:.3f}", first, step, host)
+    spread = (max(walls) - min(walls)) / wall
+    cells = (workload.name, *(f"{rate:,.1f}" for rate in rates), f"{spread:.3f}", *more)
     print(f"| {' | '.join(cells)} |", flush=True)
 
 

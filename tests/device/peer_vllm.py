@@ -2,9 +2,9 @@
 
 python tests/device/peer_vllm.py SHAPE [--precision fp8] [WORKLOAD ...]
 
-Wants vLLM. Random weights, greedy, ends ignored, no detokenization, no prefix cache, at
-most 256 sequences. A workload runs once unmeasured and then three times. A step: (all - the time for one
-token each) / (tokens - 1).
+Wants vLLM. Random weights, greedy, ends ignored, no detokenization, no prefix cache, at most 256 sequences. A
+workload runs once unmeasured and then three times. A step: (all - the time for one token each) /
+(tokens - 1).
 """
 
 from __future__ import annotations
@@ -19,49 +19,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_workloads import BUDGET, CONTEXT, MAX_RUNNING, MEASURED, Workload, workloads
+from bench_workloads import BUDGET, MAX_RUNNING, MEASURED, print_row, workloads
 from drive import uncollected
 from ion_cuda import PRECISIONS, Shape
 from shapes import JUDGED
 
-# What the shapes' own files say beside their sizes.
-FAMILIES = {
-    "qwen2.5-7b": ("Qwen2ForCausalLM", "qwen2"),
-    "llama-3.1-8b": ("LlamaForCausalLM", "llama"),
-    "qwen3-0.6b": ("Qwen3ForCausalLM", "qwen3"),
-}
+from ionrouter.engine.random_model import config_of
+
 MEMORY_SHARE = 0.88  # of the card
-
-
-def model_config(name: str, shape: Shape) -> dict[str, Any]:
-    """config.json as Hugging Face has it."""
-    architecture, kind = FAMILIES[name]
-    return {
-        "architectures": [architecture],
-        "model_type": kind,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.ffn_size,
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_dim,
-        "vocab_size": shape.vocab_size,
-        "max_position_embeddings": 2 * CONTEXT,
-        "rope_theta": shape.rope_theta,
-        "rms_norm_eps": shape.rms_eps,
-        "tie_word_embeddings": shape.is_head_tied,
-        "torch_dtype": "bfloat16",
-        "hidden_act": "silu",
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("shape", choices=FAMILIES)
+    parser.add_argument("shape", choices=JUDGED)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     args = parser.parse_intermixed_args()
@@ -69,7 +41,7 @@ def main() -> None:
 
     began, shape = time.perf_counter(), JUDGED[args.shape]
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(model_config(args.shape, shape)))
+        Path(folder, "config.json").write_text(json.dumps(config_of(args.shape)))
         engine = vllm.LLM(
             model=folder,
             skip_tokenizer_init=True,
@@ -98,7 +70,7 @@ def main() -> None:
             first_s = statistics.median(timed(vllm, engine, rng, shape, ones) for _ in range(MEASURED))
             first = f"{first_s:.4f}"
             step = f"{(statistics.median(walls) - first_s) / (requests[0][1] - 1) * 1e3:.3f}"
-        row(workload, walls, first, step)
+        print_row(workload, walls, first, step)
 
 
 def timed(
@@ -118,15 +90,6 @@ def timed(
         seconds = time.perf_counter() - began
     assert [len(answer.outputs[0].token_ids) for answer in answers] == [count for _, count in requests]
     return seconds
-
-
-def row(workload: Workload, walls: list[float], first: str, step: str) -> None:
-    """One line of the table."""
-    wall = statistics.median(walls)
-    rates = (workload.num_out / wall, (workload.num_in + workload.num_out) / wall)
-    spread = (max(walls) - min(walls)) / wall
-    cells = (workload.name, *(f"{rate:,.1f}" for rate in rates), f"{spread:.3f}", first, step)
-    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-TABLE = Path(__file__).resolve().parents[1] / "engine_ext/cuda/resources.json"
+from tests.support.cxx import ROOT
+
+TABLE = ROOT / "tests/engine_ext/cuda/resources.json"
 
 _KERNEL = re.compile(
     r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]{8}\d+([a-z]\w*?)(?:I((?:L[a-z]\d+E)+)E)?E"

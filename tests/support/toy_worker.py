@@ -30,10 +30,10 @@ async def main(path: str) -> None:
     while (read := await read_frame(reader)) is not None:
         frame, _ = read
         number = frame["id"]
-        if frame["op"] == "call" and frame["call"]["model"].endswith("/leave"):
-            writer.close()
-            await asyncio.sleep(600)
         if frame["op"] == "call":
+            if frame["call"]["model"].endswith("/leave"):
+                writer.close()
+                await asyncio.sleep(600)
             windows[number] = Window()
             tasks.add(asyncio.create_task(serve(number, frame["call"], windows[number], writer)))
         elif frame["op"] == "credit":
