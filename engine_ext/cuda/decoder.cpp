@@ -45,7 +45,7 @@ struct Decoder::Layout {
   }
 
   int64_t x, picked, normed, qkv, mixed, gate_up, gated, last, partial, arrivals, rotations, tables, last_ids;
-  int64_t stream_partial, stream_counts, squares, codes, scales;
+  int64_t stream_partial, stream_counts, codes, scales;
 
   Layout(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
     const int64_t rows = rounded_rows(std::max(limits.max_rows, kStreamMaxTokens)), half = sizeof(bf16),
@@ -68,7 +68,6 @@ struct Decoder::Layout {
     const int64_t widest = std::max<int64_t>({config.qkv_size(), 2 * config.ffn_size, config.vocab_size});
     stream_partial = take(stream_partial_bytes(num_sms));
     stream_counts = take(widest / kStreamRows * 2 * 4);
-    squares = take(hidden / kStreamRows * kStreamMaxTokens * 4);
     const int64_t widest_input = std::max<int64_t>({hidden, config.q_size(), config.ffn_size});
     codes = take(config.is_e4m3 ? rows * widest_input : 0);
     scales = take(config.is_e4m3 ? rows * static_cast<int64_t>(sizeof(float)) : 0);
@@ -109,7 +108,6 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
     stream_rows_ = kStreamMaxTokens;
     streaming_.partial = scratch_.as<float4>(at.stream_partial);
     streaming_.counts = scratch_.as<uint32_t>(at.stream_counts);
-    squares_ = scratch_.as<float>(at.squares);
     stream_device_ = stream_device();
     const int64_t rows = std::max(limits.max_rows, kStreamMaxTokens);
     const auto view = [&](const bf16* x, int64_t cols) {
@@ -250,46 +248,29 @@ Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t 
   return at;
 }
 
-// The same with few rows: products at the pace of their weights, in one chain of dependent launches. Where
-// tiles are cut a product adds to the residual stream itself and leaves its rows' squares, so that no norm
-// stands between two products.
+// The same with few rows: products at the pace of their weights, in one chain of dependent launches.
 void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
   const int64_t rows = batch.num_rows, hidden = config.hidden_size, ffn = config.ffn_size;
-  StreamFused fused;
-  fused.eps = config.rms_eps;
-  // normed_ = x_ + the product, normed with `weight`, or all but normed.
-  const auto branch = [&](const StreamInput& x, const Matrix& w, int64_t k, const float* weight,
-                          const StreamNext& next = {}) {
-    StreamFused end;
-    end.next = next;
-    const bool adds = adds_to_residual(hidden, 2 * k, stream_device_);
-    if (adds) end.residual = {x_, weight, squares_};
-    this->stream(normed_, adds ? StreamOutput::residual : StreamOutput::bf16, x, w, rows, hidden, k, stream,
-                 end);
-    if (!adds) add_rms_norm(normed_, x_, normed_, weight, rows, hidden, config.rms_eps, stream);
-    fused.squares = adds ? squares_ : nullptr;
-  };
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model_.layer(i);
     const TiledLayer& tiled = model_.tiled_layer(i);
-    this->stream(qkv_, StreamOutput::bf16, normed_view_, tiled.qkv, rows, config.qkv_size(), hidden, stream,
-                 fused);
+    this->stream(qkv_, StreamOutput::bf16, normed_view_, tiled.qkv, rows, config.qkv_size(), hidden, stream);
     attend(i, batch, stream);
     // Attention reads little: meanwhile memory has time for the largest matrix.
-    branch(mixed_view_, tiled.o, config.q_size(), layer.ffn_norm, {tiled.gate_up.values, 2 * ffn, hidden});
-    this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden, stream,
-                 fused);
-    if (i + 1 == config.num_layers) {
-      return this->stream(normed_, StreamOutput::bf16, gated_view_, tiled.down, rows, hidden, ffn, stream);
-    }
-    branch(gated_view_, tiled.down, ffn, model_.layer(i + 1).attn_norm);
+    this->stream(normed_, StreamOutput::bf16, mixed_view_, tiled.o, rows, hidden, config.q_size(), stream,
+                 {tiled.gate_up.values, 2 * ffn, hidden});
+    add_rms_norm(normed_, x_, normed_, layer.ffn_norm, rows, hidden, config.rms_eps, stream);
+    this->stream(gated_, StreamOutput::silu_mul, normed_view_, tiled.gate_up, rows, 2 * ffn, hidden, stream);
+    this->stream(normed_, StreamOutput::bf16, gated_view_, tiled.down, rows, hidden, ffn, stream);
+    if (i + 1 == config.num_layers) return;
+    add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, rows, hidden, config.rms_eps, stream);
   }
 }
 
 void Decoder::stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows,
-                     int64_t n, int64_t k, cudaStream_t stream, const StreamFused& fused) {
-  stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, streaming_, stream_device_, stream, fused);
+                     int64_t n, int64_t k, cudaStream_t stream, const StreamNext& next) {
+  stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, streaming_, stream_device_, stream, next);
 }
 
 DecodeWidth Decoder::width_of(const DecoderBatch& batch) const {

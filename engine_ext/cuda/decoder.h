@@ -70,7 +70,7 @@ class Decoder {
   LastRows forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
   LastRows pick_rows(const DecoderBatch& batch, cudaStream_t stream);
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
-              int64_t k, cudaStream_t stream, const StreamFused& fused = {});
+              int64_t k, cudaStream_t stream, const StreamNext& next = {});
   DecodeWidth width_of(const DecoderBatch& batch) const;
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
@@ -101,7 +101,6 @@ class Decoder {
   int32_t* last_ids_ = nullptr;
   StreamScratch streaming_{};  // null where the model is not tiled
   StreamDevice stream_device_;
-  float* squares_ = nullptr;  // [hidden / 128][kStreamMaxTokens]
   StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
   bool is_wide_prefill_ = false;
   CUtensorMap kv_view_{};      // where it is

@@ -14,9 +14,7 @@ Decoder::LastRows Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t 
   const auto product = [&](bf16* y, const StreamInput& x, const Matrix& w, const Matrix& tiled, int64_t n,
                            int64_t k, const StreamNext& next = {}) {
     if (!is_streamed) return multiply_quantised(y, w, at.count, n, k, stream);
-    StreamFused fused;
-    fused.next = next;
-    this->stream(y, StreamOutput::bf16, x, tiled, at.count, n, k, stream, fused);
+    this->stream(y, StreamOutput::bf16, x, tiled, at.count, n, k, stream, next);
     return ProductScales{};
   };
   rms_norm_quantised(quantised_, x_, model_.layer(0).attn_norm, at.count, hidden, config.rms_eps, stream);

@@ -75,10 +75,8 @@ int e4m3_stream(void* y, int output, const uint8_t* x, const float* x_scales, co
     tile_weights(tiles.as<void>(), w, n, k, pairs, nullptr);
     tile_scales(scales.as<float>(), w_scales, n, pairs, nullptr);
     const StreamScratch scratch{partial.as<float4>(), counts.as<uint32_t>()};
-    StreamFused fused;
-    fused.next = {tiles.as<void>(), n, k};
     stream_gemm(y, kind, stream_input(x, rows.as<float>(), m, k), {tiles.as<void>(), scales.as<float>()}, m,
-                n, k, scratch, device, nullptr, fused);
+                n, k, scratch, device, nullptr, {tiles.as<void>(), n, k});
     check(cudaDeviceSynchronize(), "streamed product");
   });
 }

@@ -64,43 +64,13 @@ __device__ __forceinline__ void for_output(StreamOutput output, F store) {
   asm volatile("bar.sync 3, %0;" ::"n"(kConsumers + kWarp) : "memory");
 }
 
-[[maybe_unused]] __device__ __forceinline__ void consumers_sync() {
-  asm volatile("bar.sync 4, %0;" ::"n"(kConsumers) : "memory");
-}
-
-// What a token's sums are multiplied with, to [TN] in shared memory, by one warp: the scales of its e4m3
-// codes, or what its row still lacks of being normed, or 1.
+// The scales of tokens' e4m3 codes, to [TN] in shared memory, by one warp.
 template <int TN>
 __device__ void provide_scales(const StreamArgs& args, float* to) {
-  constexpr int kAtOnce = 8, kTokens = (TN + kWarp - 1) / kWarp;  // of a lane
-  const int lane = threadIdx.x % kWarp;
   wait_for_predecessor();
-  float sums[kTokens] = {};
-#pragma unroll 1
-  for (int first = 0; first < args.input.tiles; first += kAtOnce) {
-    float more[kTokens][kAtOnce];
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int token = lane + t * kWarp, tile = first + i;
-        const bool is_there = token < args.m && tile < args.input.tiles;
-        more[t][i] = is_there ? __ldcg(args.input.at + tile * kStreamMaxTokens + token) : 0.0f;
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) sums[t] += more[t][i];
-    }
-  }
-#pragma unroll
-  for (int t = 0; t < kTokens; ++t) {
-    const int token = lane + t * kWarp;
-    float scale = 1.0f;
-    if (args.input.tiles > 0) scale = rsqrtf(sums[t] * args.input.inverse_cols + args.input.eps);
-    if (args.x_scales != nullptr && token < args.m) scale = __ldcg(args.x_scales + token);
-    if (token < TN) to[token] = scale;
+  for (int token = threadIdx.x % kWarp; token < TN; token += kWarp) {
+    to[token] = token < args.m ? __ldcg(args.x_scales + token) : 0.0f;
   }
   __threadfence_block();
   announce_scales();
@@ -130,7 +100,7 @@ struct Consumer {
       const int count = min(range.left, args.cut.pieces - range.k);
       if constexpr (kIsE4m3) load_w_scales(range.tile);
       multiply(count);
-      if (is_first) await_scales();
+      if (kIsE4m3 && is_first) await_scales();
       bool is_mine = true;
       if (count < args.cut.pieces) {
         if (args.cut.splits > 0) {
@@ -167,9 +137,10 @@ struct Consumer {
 
   // Sums of eight tokens, group j, scaled.
   __device__ float4 scaled(int j, float4 sums) const {
-    float2 x = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (thread % 4)), z = x;
-    if constexpr (kIsE4m3) x.x *= w_scales[0], x.y *= w_scales[0], z.x *= w_scales[1], z.y *= w_scales[1];
-    return make_float4(sums.x * x.x, sums.y * x.y, sums.z * z.x, sums.w * z.y);
+    if constexpr (!kIsE4m3) return sums;
+    const float2 x = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (thread % 4));
+    return make_float4(sums.x * x.x * w_scales[0], sums.y * x.y * w_scales[0], sums.z * x.x * w_scales[1],
+                       sums.w * x.y * w_scales[1]);
   }
 
   __device__ void multiply(int count) {
@@ -212,60 +183,6 @@ struct Consumer {
       }
     });
   }
-
-  // The residual stream that a share of the sums is added to, in shared memory meanwhile: [tokens][kPitch].
-  struct Share {
-    static constexpr int kPitch = kStreamRows + 4;  // floats: tokens of a thread's quad lie in other banks
-    const Consumer& of;
-    int tile, begin, end;  // groups of eight tokens
-    uint32_t space;
-
-    __device__ void fetch() const {
-      wait_for_predecessor();  // over already: it says that others' writes may be read
-      constexpr int kPieces = kStreamRows / 4;
-#pragma unroll 1
-      for (int i = threadIdx.x; i < (end - begin) * 8 * kPieces; i += kConsumers) {
-        const int token = begin * 8 + i / kPieces, at = i % kPieces * 4;
-        if (token >= of.args.m) break;
-        copy_async(space + 4 * (i / kPieces * kPitch + at),
-                   of.args.residual.x + static_cast<int64_t>(token) * of.args.ldy + tile * kStreamRows + at);
-      }
-    }
-
-    // x += sums, y = x * weight, and the tile's part of each token's sum of squares.
-    template <typename Sums>
-    __device__ void add(Sums sums_of) const {
-      const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-      const int place = warp * 16 + lane / 4, row = tile * kStreamRows + place, tokens = (end - begin) * 8;
-      const float weights[2] = {__ldg(of.args.residual.weight + row),
-                                __ldg(of.args.residual.weight + row + 8)};
-      const uint32_t squares = space + 4 * tokens * kPitch;  // [warp][tokens]
-      await_copies();
-      consumers_sync();
-#pragma unroll 1
-      for (int j = begin; j < end; ++j) {
-        float4 x = of.scaled(j, sums_of(j));
-        const int local = 8 * (j - begin) + 2 * (lane % 4), token = begin * 8 + local;
-        const uint32_t old = space + 4 * (local * kPitch + place);
-        x.x += load_float(old), x.y += load_float(old + 4 * kPitch);
-        x.z += load_float(old + 32), x.w += load_float(old + 4 * kPitch + 32);
-        float* to = of.args.residual.x + static_cast<int64_t>(token) * of.args.ldy + row;
-        if (token < of.args.m) to[0] = x.x, to[8] = x.z;
-        if (token + 1 < of.args.m) to[of.args.ldy] = x.y, to[of.args.ldy + 8] = x.w;
-        const float sums[2] = {column_sum(x.x * x.x + x.z * x.z), column_sum(x.y * x.y + x.w * x.w)};
-        if (lane < 4) store_float2(squares + 4 * (warp * tokens + local), sums[0], sums[1]);
-        const float4 y = make_float4(x.x * weights[0], x.y * weights[0], x.z * weights[1], x.w * weights[1]);
-        store_tokens<StreamOutput::bf16>(of.args, of.first_row(tile), j, y);
-      }
-      consumers_sync();
-      for (int i = threadIdx.x; i < tokens; i += kConsumers) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int w = 0; w < kConsumers / kWarp; ++w) sum += load_float(squares + 4 * (w * tokens + i));
-        __stcg(of.args.residual.squares + tile * kStreamMaxTokens + begin * 8 + i, sum);
-      }
-    }
-  };
 
   __device__ void write_part() const {
     float4* part = own_part();
@@ -313,9 +230,7 @@ struct Consumer {
       return ring.weights + 16 * (((part * kGroups + group) * most + column) * 128 + thread);
     };
     const int begin = first_of(rank), end = first_of(rank + 1);
-    const Share share{*this, tile, begin, end, ring.weights + 16 * 128 * kGroups * parts * most};
     cluster_sync();
-    if (args.output == StreamOutput::residual) share.fetch();
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const int owner = j * parts / kColumns;
@@ -331,7 +246,6 @@ struct Consumer {
       }
       return sums;
     };
-    if (args.output == StreamOutput::residual) return share.add(sums_of);
     for_output(args.output, [&](auto output) {
 #pragma unroll 1
       for (int j = begin; j < end; ++j) {

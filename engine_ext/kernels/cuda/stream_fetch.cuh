@@ -19,13 +19,6 @@ struct Cut {
   int32_t tiles, pieces, splits, blocks;  // pieces of a tile
 };
 
-// Sums of squares of the tokens' rows, one for every 128 columns: [tiles][kStreamMaxTokens].
-struct RowSquares {
-  const float* at = nullptr;
-  int32_t tiles = 0;  // 0: none, the rows are normed
-  float inverse_cols = 0.0f, eps = 0.0f;
-};
-
 struct StreamArgs {
   CUtensorMap x;
   const uint8_t* w;
@@ -36,8 +29,6 @@ struct StreamArgs {
   const uint8_t* next;               // weights of the product behind this one, or null
   int32_t m, stages, columns;        // columns of a piece
   const float *w_scales, *x_scales;  // of e4m3
-  RowSquares input;
-  StreamResidual residual;
   float4* partial;   // [block][group][TN / 8][128], of stream-K
   uint32_t* counts;  // [tile][group] parts ready
 };

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
   } else if (warp == kGroups * 4 + 1) {
     if (threadIdx.x % kWarp == 0) fetch_tokens<TN>(args, ring);
   } else if (warp == kGroups * 4 + 2) {
-    provide_scales<TN>(args, scales);
+    if constexpr (kIsE4m3) provide_scales<TN>(args, scales);
   } else {
     Consumer<TN, kIsE4m3>(args, ring, scales).run();
   }
@@ -107,10 +107,6 @@ void launch(StreamArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-bool adds_to_residual(int64_t n, int64_t row_bytes, const StreamDevice& device) {
-  return is_stream_shape(n, row_bytes) && cut_of(n, row_bytes / kStreamBytes, device).splits > 1;
-}
-
 int64_t stream_partial_bytes(int32_t num_sms) {
   return int64_t{num_sms} * kGroups * (kStreamMaxTokens / 8) * 128 * static_cast<int64_t>(sizeof(float4));
 }
@@ -131,7 +127,7 @@ StreamDevice stream_device() {
 
 void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
                  int64_t n, int64_t k, const StreamScratch& scratch, const StreamDevice& device,
-                 cudaStream_t stream, const StreamFused& fused) {
+                 cudaStream_t stream, const StreamNext& next) {
   if (m < 1 || m > kStreamMaxTokens) throw std::invalid_argument("a streamed product of too many tokens");
   if ((x.scales == nullptr) != (w.scales == nullptr)) {
     throw std::invalid_argument("a streamed product of two types");
@@ -149,17 +145,9 @@ void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const Strea
   args.cut = cut_of(n, k / columns, device);
   args.w_scales = w.scales;
   args.x_scales = x.scales;
-  if (fused.next.tiles != nullptr) {
-    args.next = static_cast<const uint8_t*>(fused.next.tiles);
-    args.next_cut = cut_of(fused.next.n, fused.next.k / columns, device);
-  }
-  args.residual = fused.residual;
-  if (output == StreamOutput::residual && args.cut.splits < 2) {
-    throw std::invalid_argument("a streamed product that cannot add to the residual stream");
-  }
-  if (fused.squares != nullptr) {
-    args.input = {fused.squares, static_cast<int32_t>(k / kStreamRows), 1.0f / static_cast<float>(k),
-                  fused.eps};
+  if (next.tiles != nullptr) {
+    args.next = static_cast<const uint8_t*>(next.tiles);
+    args.next_cut = cut_of(next.n, next.k / columns, device);
   }
   args.m = static_cast<int32_t>(m);
   args.partial = scratch.partial;

@@ -23,7 +23,6 @@ enum class StreamOutput : uint8_t {
   bf16,      // y [m, n] bf16
   float32,   // y [m, n] float32
   silu_mul,  // y [m, n / 2] bf16 = silu(gate) * up; the weights were tiled as pairs
-  residual,  // x [m, n] float32 += the product; y [m, n] bf16 = x * weight, and its squares: StreamResidual
 };
 
 // Whether it can run here: sm_90 and whole tiles; a row of w has row_bytes.
@@ -56,22 +55,6 @@ struct StreamNext {
   int64_t n = 0, k = 0;
 };
 
-// The residual stream behind a product, and the norm behind that, but for each row's factor: this is known
-// when the row is whole, and the next product applies it to its sums.
-struct StreamResidual {
-  float* x = nullptr;             // [m, n]
-  const float* weight = nullptr;  // [n], the norm's
-  float* squares = nullptr;       // [n / 128][kStreamMaxTokens], sums of x^2 over 128 columns
-};
-
-// What a product does beside multiplying.
-struct StreamFused {
-  StreamNext next;
-  StreamResidual residual;         // of StreamOutput::residual
-  const float* squares = nullptr;  // of its input, which lacks 1 / sqrt(mean(x^2) + eps); null: it is normed
-  float eps = 0.0f;
-};
-
 constexpr int32_t kStreamMostSplits = 8;  // blocks of a tile: as many as every device puts into a cluster
 
 // The current device: what a matrix is shared out over.
@@ -88,14 +71,11 @@ struct StreamScratch {
 };
 int64_t stream_partial_bytes(int32_t num_sms);
 
-// Whether a product's output can be StreamOutput::residual: its tiles are cut.
-bool adds_to_residual(int64_t n, int64_t row_bytes, const StreamDevice& device);
-
 // m <= 128 tokens; x and w of one type. Weight pieces start to arrive before the predecessor has ended; see
 // pdl.cuh. Partial sums are added in a fixed order, cuts do not depend on m. All its blocks must be resident
 // at once: nothing that holds multiprocessors without bound may run beside it.
 void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
                  int64_t n, int64_t k, const StreamScratch& scratch, const StreamDevice& device,
-                 cudaStream_t stream, const StreamFused& fused = {});
+                 cudaStream_t stream, const StreamNext& next = {});
 
 }  // namespace ion::cuda

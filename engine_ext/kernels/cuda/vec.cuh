@@ -38,11 +38,9 @@ __device__ __forceinline__ uint4 pack8(const float (&from)[kPiece]) {
 }
 
 // 16 bytes from global to shared memory, on their way until await_copies.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
-  copy_async(static_cast<uint32_t>(__cvta_generic_to_shared(to)), from);
+  const auto place = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void await_copies() {

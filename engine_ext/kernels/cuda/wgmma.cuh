@@ -122,16 +122,6 @@ __device__ __forceinline__ float4 load_shared(uint32_t from) {
   return value;
 }
 
-__device__ __forceinline__ float load_float(uint32_t from) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
-  return value;
-}
-
-__device__ __forceinline__ void store_float2(uint32_t to, float x, float y) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
-}
-
 // Of the 8 x 8 matrix of 16-bit values that a warp holds, a row in four neighbouring lanes.
 __device__ __forceinline__ uint32_t transposed(uint32_t pair) {
   uint32_t out;
