@@ -19,7 +19,7 @@ from reference import E4M3, LARGEST_CODE
 MAX_STREAMED_ERROR, MAX_LIBRARY_ERROR = 3e-3, 5e-3
 BF16, FLOAT32, SILU = range(3)  # StreamOutput
 STREAMED = ((128, 128), (512, 1024), (4608, 3584), (3584, 3584), (1024, 18944), (37888, 3584))
-ROWS = (1, 2, 7, 8, 9, 16, 31, 32, 50, 64, 65, 100, 128)
+ROWS = (1, 2, 7, 8, 9, 16, 31, 32, 50, 64, 65, 100, 128, 129, 192, 200, 256, 300)
 Rows = tuple[torch.Tensor, torch.Tensor]  # codes, scales
 
 

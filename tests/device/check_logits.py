@@ -15,7 +15,7 @@ from ion_cuda import PRECISIONS, Library, Model, Shape
 from shapes import SMALL
 
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 777)
-CHUNKS = (1, 7, 16, 30, 64, 100, 512)
+CHUNKS = (1, 7, 16, 30, 64, 70, 100, 160, 240, 512)
 PORTABLE_CHUNKS = (16, 100, 512)  # of the kernels for all cards: only prompts have their own
 MAX_ERROR = 1.5e-2  # relative, of a row's logits (engine.md)
 # With fp8 what is rounded to bf16 on the way gets the next code, 6% away, and so on from product to product;

@@ -87,15 +87,20 @@ struct Consumer {
   const Ring<TN>& ring;
   const float* scales;  // [TN], of tokens
   int group, thread;
+  uint32_t empty;  // the ring's barriers, in the block that this lane tells
   Stage stage{0};
   float d[TN / 2];
   float w_scales[2];  // of this thread's two rows
 
   __device__ Consumer(const StreamArgs& from, const Ring<TN>& of, const float* of_tokens)
-      : args(from), ring(of), scales(of_tokens), group(threadIdx.x / 128), thread(threadIdx.x % 128) {}
+      : args(from), ring(of), scales(of_tokens), group(threadIdx.x / 128), thread(threadIdx.x % 128) {
+    const Sharers sharers(args.cut);
+    empty = shared_of(ring.empty, sharers.base + thread % kWarp % args.cut.share);
+  }
 
   __device__ void run() {
     Range range(args.cut);
+    if (Ring<TN>::kShares && args.cut.share > 1) cluster_wait();
     for (bool is_first = true; range.left > 0; is_first = false) {
       const int count = min(range.left, args.cut.pieces - range.k);
       if constexpr (kIsE4m3) load_w_scales(range.tile);
@@ -116,12 +121,13 @@ struct Consumer {
       if (is_mine) store(range.tile);
       range.left -= count;
       range.k = 0;
-      ++range.tile;
+      range.tile += args.cut.lanes;
     }
+    // Nobody leaves while the other may still give it back a place.
+    if (Ring<TN>::kShares && args.cut.share > 1) cluster_sync();
   }
 
  private:
-  __device__ bool is_lead() const { return thread % kWarp == 0; }
   __device__ float4 column(int j) const {
     return make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
   }
@@ -159,18 +165,27 @@ struct Consumer {
       if constexpr (kOverlaps) {
         if (i > 0) {
           product_wait<1>();
-          if (is_lead()) barrier_arrive(ring.empty + 8 * before);
+          give_back(before);
         }
         before = stage.index;
       } else {
         product_wait<0>();
-        if (is_lead()) barrier_arrive(ring.empty + 8 * stage.index);
+        give_back(stage.index);
       }
       stage.next(ring.stages);
     }
     if constexpr (kOverlaps) {
       product_wait<0>();
-      if (is_lead()) barrier_arrive(ring.empty + 8 * before);
+      give_back(before);
+    }
+  }
+
+  // A place in the ring, to all whose tokens come to it.
+  __device__ void give_back(uint32_t index) const {
+    if constexpr (Ring<TN>::kShares) {
+      if (thread % kWarp < args.cut.share) barrier_arrive_at(empty + 8 * index);
+    } else {
+      if (thread % kWarp == 0) barrier_arrive(ring.empty + 8 * index);
     }
   }
 
@@ -198,9 +213,10 @@ struct Consumer {
   }
 
   __device__ void add_parts(int tile) {
-    const uint32_t total = args.cut.tiles * args.cut.pieces;
-    const int others = static_cast<int>(((tile + 1) * args.cut.pieces * gridDim.x - 1) / total) -
-                       static_cast<int>(blockIdx.x);
+    const int lanes = args.cut.lanes, count = args.cut.blocks / lanes, index = blockIdx.x / lanes;
+    const uint32_t total = args.cut.tiles / lanes * args.cut.pieces;
+    const uint32_t end = (tile / lanes + 1) * args.cut.pieces;
+    const int others = static_cast<int>((end * count - 1) / total) - index;
     uint32_t* ready = args.counts + tile * kGroups + group;
     if (thread == 0) {
       while (load_acquire(ready) != static_cast<uint32_t>(others)) {
@@ -211,7 +227,7 @@ struct Consumer {
     const float4* part = own_part();
 #pragma unroll(TN <= 32 ? 4 : 1)
     for (int q = 1; q <= others; ++q) {
-      const float4* from = part + static_cast<int64_t>(q) * kGroups * kStride;
+      const float4* from = part + static_cast<int64_t>(q) * lanes * kGroups * kStride;
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
         const float4 more = __ldcg(from + j * 128);
@@ -223,7 +239,8 @@ struct Consumer {
   // Each block of the tile's cluster adds up its share of the tokens, groups of eight. The rings hold nothing
   // that is needed any more once all have multiplied.
   __device__ void share_sum(int tile) const {
-    const int parts = args.cut.splits, rank = static_cast<int>(blockIdx.x) - tile * parts;
+    const int parts = args.cut.splits, in_cluster = static_cast<int>(blockIdx.x) % args.cut.cluster();
+    const int rank = in_cluster / args.cut.share, lane = in_cluster % args.cut.share;
     const int most = (kColumns + parts - 1) / parts;
     const auto first_of = [&](int share) { return (kColumns * share + parts - 1) / parts; };
     const auto place = [&](int part, int column) {
@@ -234,7 +251,7 @@ struct Consumer {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const int owner = j * parts / kColumns;
-      store_shared(shared_of(place(rank, j - first_of(owner)), owner), column(j));
+      store_shared(shared_of(place(rank, j - first_of(owner)), owner * args.cut.share + lane), column(j));
     }
     cluster_sync();
     const auto sums_of = [&](int j) {

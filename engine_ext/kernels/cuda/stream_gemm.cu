@@ -8,6 +8,8 @@
 // sums go through L2; of small ones a block takes one range of one tile's columns, and the tile's blocks, a
 // cluster, add up through each other's shared memory. Partial sums are added in the order of the columns.
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <stdexcept>
 
 #include "check.h"
@@ -32,16 +34,20 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
     for (int i = 0; i < args.stages; ++i) {
       barrier_init(ring.weights_full + 8 * i, 1);
       barrier_init(ring.tokens_full + 8 * i, 1);
-      barrier_init(ring.empty + 8 * i, kGroups * 4);
+      barrier_init(ring.empty + 8 * i, kGroups * 4 * (Ring<TN>::kShares ? args.cut.share : 1));
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     fence_async_proxy();
   }
   __syncthreads();
+  const bool shares = Ring<TN>::kShares && args.cut.share > 1;
+  if (shares) cluster_arrive();  // who reaches into the other block waits for it
   let_successor_start();
   if (warp == kGroups * 4) {
     if (threadIdx.x % kWarp == 0) fetch_weights<TN>(args, ring);
+    if (shares) cluster_wait();
   } else if (warp == kGroups * 4 + 1) {
+    if (shares) cluster_wait();
     if (threadIdx.x % kWarp == 0) fetch_tokens<TN>(args, ring);
   } else if (warp == kGroups * 4 + 2) {
     if constexpr (kIsE4m3) provide_scales<TN>(args, scales);
@@ -51,13 +57,21 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
 #endif
 }
 
+// The same for every number of tokens, so that a row's bits are.
 Cut cut_of(int64_t n, int64_t pieces, const StreamDevice& device) {
-  Cut cut{static_cast<int32_t>(n / kStreamRows), static_cast<int32_t>(pieces), 0, device.num_sms};
-  if (cut.tiles > device.num_sms) return cut;
+  Cut cut{static_cast<int32_t>(n / kStreamRows), static_cast<int32_t>(pieces), 0, device.num_sms, 1, 1};
+  const bool is_even = cut.tiles % 2 == 0;
+  if (cut.tiles > device.num_sms) {
+    if (is_even && 2 * device.clusters[2] >= device.num_sms / 2 * 2) cut.lanes = 2;
+    cut.blocks = device.num_sms / cut.lanes * cut.lanes;
+    return cut;
+  }
   cut.splits = std::max(
       1, std::min({device.num_sms / cut.tiles, cut.pieces / kLeastPieces, int32_t{kStreamMostSplits}}));
   while (cut.splits > 1 && device.clusters[cut.splits] < cut.tiles) --cut.splits;
   cut.blocks = cut.tiles * cut.splits;
+  const int32_t shared = 2 * cut.splits;
+  if (is_even && shared <= kStreamMostSplits && 2 * device.clusters[shared] >= cut.tiles) cut.lanes = 2;
   return cut;
 }
 
@@ -91,12 +105,14 @@ void allow_ring() {
 
 template <int TN, bool kIsE4m3>
 void launch_typed(StreamArgs& args, cudaStream_t stream) {
+  args.cut.share = Ring<TN>::kShares ? args.cut.lanes : 1;
+  args.next_cut.share = Ring<TN>::kShares ? args.next_cut.lanes : 1;
   constexpr int kStageBytes = kPieceBytes + Ring<TN>::kXBytes + 24;
   constexpr int kStages =
       (kRingBytes - 1024) / kStageBytes < kMostStages ? (kRingBytes - 1024) / kStageBytes : kMostStages;
   allow_ring<TN, kIsE4m3>();
   args.stages = kStages;
-  const ClusterLaunch launch(args.cut.blocks, args.cut.splits, stream);
+  const ClusterLaunch launch(args.cut.blocks, args.cut.cluster(), stream);
   check(cudaLaunchKernelEx(&launch.config, stream_kernel<TN, kIsE4m3>, args), "streamed product");
 }
 
@@ -125,44 +141,61 @@ StreamDevice stream_device() {
   return found;
 }
 
+namespace {
+
+// One pass over the weights: m <= kStreamMaxTokens.
+void launch_sized(StreamArgs& args, const StreamInput& x, cudaStream_t stream) {
+  const auto* size = std::lower_bound(std::begin(kStreamSizes), std::end(kStreamSizes), args.m);
+  args.x = x.maps[size - std::begin(kStreamSizes)];
+  switch (*size) {
+    case 8:
+      return launch<8>(args, stream);
+    case 16:
+      return launch<16>(args, stream);
+    case 32:
+      return launch<32>(args, stream);
+    case 64:
+      return launch<64>(args, stream);
+    case 96:
+      return launch<96>(args, stream);
+    case 128:
+      return launch<128>(args, stream);
+    case 192:
+      return launch<192>(args, stream);
+    default:
+      return launch<256>(args, stream);
+  }
+}
+
+}  // namespace
+
 void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
                  int64_t n, int64_t k, const StreamScratch& scratch, const StreamDevice& device,
                  cudaStream_t stream, const StreamNext& next) {
-  if (m < 1 || m > kStreamMaxTokens) throw std::invalid_argument("a streamed product of too many tokens");
   if ((x.scales == nullptr) != (w.scales == nullptr)) {
     throw std::invalid_argument("a streamed product of two types");
   }
-  int size = 0;
-  while (8 << size < m) ++size;
   StreamArgs args{};
-  args.x = x.maps[size];
   args.w = static_cast<const uint8_t*>(w.tiles);
-  args.y = y;
   args.ldy = static_cast<int32_t>(output == StreamOutput::silu_mul ? n / 2 : n);
   args.output = output;
   const int64_t columns = w.scales != nullptr ? kStreamBytes : kStreamBytes / 2;
   args.columns = static_cast<int32_t>(columns);
   args.cut = cut_of(n, k / columns, device);
   args.w_scales = w.scales;
-  args.x_scales = x.scales;
   if (next.tiles != nullptr) {
     args.next = static_cast<const uint8_t*>(next.tiles);
     args.next_cut = cut_of(next.n, next.k / columns, device);
   }
-  args.m = static_cast<int32_t>(m);
   args.partial = scratch.partial;
   args.counts = scratch.counts;
-  switch (size) {
-    case 0:
-      return launch<8>(args, stream);
-    case 1:
-      return launch<16>(args, stream);
-    case 2:
-      return launch<32>(args, stream);
-    case 3:
-      return launch<64>(args, stream);
-    default:
-      return launch<128>(args, stream);
+  const int64_t row_bytes = args.ldy * (output == StreamOutput::float32 ? 4 : 2);
+  for (int64_t first = 0; first < m; first += kStreamMaxTokens) {
+    args.first = static_cast<int32_t>(first);
+    args.m = static_cast<int32_t>(std::min<int64_t>(m - first, kStreamMaxTokens));
+    args.y = static_cast<std::byte*>(y) + first * row_bytes;
+    args.x_scales = x.scales != nullptr ? x.scales + first : nullptr;
+    launch_sized(args, x, stream);
   }
 }
 

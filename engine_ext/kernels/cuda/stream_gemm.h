@@ -16,7 +16,7 @@ namespace ion::cuda {
 
 constexpr int32_t kStreamRows = 128;   // weight rows of a tile
 constexpr int32_t kStreamBytes = 128;  // of a row in a piece
-constexpr int32_t kStreamMaxTokens = 128;
+constexpr int32_t kStreamMaxTokens = 256;  // of a pass over the weights
 
 // What its output is.
 enum class StreamOutput : uint8_t {
@@ -40,10 +40,13 @@ struct StreamWeights {
   const float* scales = nullptr;  // [n], tiled; null: bf16
 };
 
+constexpr int32_t kStreamSizes[] = {8, 16, 32, 64, 96, 128, 192, 256};  // padded numbers of tokens
+constexpr int32_t kNumStreamSizes = 8;
+
 // Views of activations [rows, k] as the copy engine reads them, one for each padded number of tokens.
 struct StreamInput {
-  CUtensorMap maps[5];            // 8, 16, 32, 64, 128 tokens
-  const float* scales = nullptr;  // [rows], 128 of them readable; null: bf16
+  CUtensorMap maps[kNumStreamSizes];
+  const float* scales = nullptr;  // [rows]; null: bf16
 };
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
 StreamInput stream_input(const uint8_t* codes, const float* scales, int64_t rows, int64_t k);
@@ -71,8 +74,9 @@ struct StreamScratch {
 };
 int64_t stream_partial_bytes(int32_t num_sms);
 
-// m <= 128 tokens; x and w of one type. Weight pieces start to arrive before the predecessor has ended; see
-// pdl.cuh. Partial sums are added in a fixed order, cuts do not depend on m. All its blocks must be resident
+// m tokens, x and w of one type; above kStreamMaxTokens the weights are read once for each so many. Weight
+// pieces start to arrive before the predecessor has ended; see pdl.cuh. Partial sums are added in a fixed
+// order, cuts do not depend on m. All its blocks must be resident
 // at once: nothing that holds multiprocessors without bound may run beside it.
 void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const StreamWeights& w, int64_t m,
                  int64_t n, int64_t k, const StreamScratch& scratch, const StreamDevice& device,

@@ -33,9 +33,10 @@ __global__ void tile_scales_kernel(float* dst, const float* src, int64_t n, bool
   if (row < n) dst[row] = src[source_row(row, n, pairs)];
 }
 
-// Boxes of 8 to 128 rows.
-void make_maps(CUtensorMap (&maps)[5], const void* x, int64_t rows, int64_t k, int value_bytes) {
-  for (int i = 0; i < 5; ++i) maps[i] = box_view(x, rows, k, 8 << i, value_bytes);
+void make_maps(StreamInput& to, const void* x, int64_t rows, int64_t k, int value_bytes) {
+  for (int i = 0; i < kNumStreamSizes; ++i) {
+    to.maps[i] = box_view(x, rows, k, box_of(kStreamSizes[i]), value_bytes);
+  }
 }
 
 }  // namespace
@@ -60,13 +61,13 @@ void tile_scales(float* dst, const float* src, int64_t n, bool pairs, cudaStream
 
 StreamInput stream_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
   StreamInput out;
-  make_maps(out.maps, x, rows, k, 2);
+  make_maps(out, x, rows, k, 2);
   return out;
 }
 
 StreamInput stream_input(const uint8_t* codes, const float* scales, int64_t rows, int64_t k) {
   StreamInput out;
-  make_maps(out.maps, codes, rows, k, 1);
+  make_maps(out, codes, rows, k, 1);
   out.scales = scales;
   return out;
 }

@@ -25,6 +25,11 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Of another block of the cluster: `barrier` is shared_of its place.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t is_over;
   asm volatile(
@@ -67,6 +72,16 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
       : "memory");
 }
 
+// To the same place, and its barrier, of all blocks of the cluster whose bit in `blocks` is set.
+__device__ __forceinline__ void copy_box_to(uint16_t blocks, uint32_t to, const CUtensorMap* map, int column,
+                                            int row, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks), "l"(policy)
+      : "memory");
+}
+
 __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                            uint64_t policy) {
   asm volatile(
@@ -96,8 +111,15 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* from) {
 
 // All threads of the cluster's blocks that have not ended meet; what they wrote before, each other's shared
 // memory included, is there afterwards.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 // The same place of another block of the cluster.
@@ -161,11 +183,23 @@ struct Product;
   ION_R32                                                                            \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define ION_R96                                                                                        \
+  ION_R64                                                                                              \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, "  \
+  "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define ION_R128                                                                                       \
+  ION_R96                                                                                              \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "     \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define ION_R48 ION_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define ION_D4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define ION_D8(i) ION_D4(i), ION_D4((i) + 4)
 #define ION_D16(i) ION_D8(i), ION_D8((i) + 8)
 #define ION_D32(i) ION_D16(i), ION_D16((i) + 16)
+#define ION_D48(i) ION_D32(i), ION_D16((i) + 32)
 #define ION_D64(i) ION_D32(i), ION_D32((i) + 32)
+#define ION_D96(i) ION_D64(i), ION_D32((i) + 64)
+#define ION_D128(i) ION_D64(i), ION_D64((i) + 64)
 #define ION_PRODUCT(N, REGISTERS, A, B)                                                         \
   template <>                                                                                   \
   struct Product<N> {                                                                           \
@@ -182,7 +216,10 @@ ION_PRODUCT(8, 4, 4, 5)
 ION_PRODUCT(16, 8, 8, 9)
 ION_PRODUCT(32, 16, 16, 17)
 ION_PRODUCT(64, 32, 32, 33)
+ION_PRODUCT(96, 48, 48, 49)
 ION_PRODUCT(128, 64, 64, 65)
+ION_PRODUCT(192, 96, 96, 97)
+ION_PRODUCT(256, 128, 128, 129)
 #undef ION_PRODUCT
 
 // The same for attention. scores: d = a b^T where `adds` is 0, else d += a b^T. add_values: d [64 x N] +=
