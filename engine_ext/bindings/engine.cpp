@@ -71,6 +71,7 @@ Options read_options(const py::dict& given, int32_t token_budget) {
   take(left, "tier_bytes", out.runner.tier_bytes);
   take(left, "tier_folder", out.runner.tier_folder);
   take(left, "use_graphs", out.runner.use_graphs);
+  take(left, "is_deterministic", out.runner.is_deterministic);
   take(left, "block_size", out.block_size);
   if (out.block_size != 16) throw py::value_error("options: block_size must be 16");
   if (!left.empty())

@@ -4,16 +4,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
+#include <string>
 
 namespace ion::cuda {
 namespace {
 
 constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that few shapes of products occur
-constexpr int64_t kExactRows = 256;     // up to so many rows each number of rows has its own plan
-constexpr int64_t kWideRows = 16;       // up to so many, decode attention takes more warps a block ...
-constexpr int32_t kWideHidden = 2048;   // ... in models of this width (measured: docs/performance.md)
-constexpr int64_t kLeastUnneeded = 64;  // rows that the last layer leaves out, or picking costs more
+constexpr int64_t kExactRows = 256;      // up to so many rows each number of rows has its own plan
+constexpr int64_t kWideRows = 16;        // up to so many, decode attention takes more warps a block ...
+constexpr int32_t kWideHidden = 2048;    // ... in models of this width (measured: docs/performance.md)
+constexpr int64_t kLaunchPieces = 4096;  // of decode rows: with more, one launch keeps any device busy
+constexpr int64_t kLeastUnneeded = 64;   // rows that the last layer leaves out, or picking costs more
+// Of deterministic attention: another number of warps would add up in another order.
+constexpr DecodeWidth kFixedWidth = DecodeWidth::four;
+
 int64_t rounded_rows(int64_t rows) {
   return rows <= kExactRows ? rows : (rows + kRowUnit - 1) / kRowUnit * kRowUnit;
 }
@@ -24,8 +30,29 @@ int32_t attribute(cudaDeviceAttr which, int32_t device) {
   return value;
 }
 
-int64_t pieces_of(const DecoderLimits& limits) {
-  return int64_t{limits.max_slots} * ((limits.context_length + kSplitTokens - 1) / kSplitTokens);
+int64_t parts_of_row(const DecoderLimits& limits) {
+  return (limits.context_length + kSplitTokens - 1) / kSplitTokens;
+}
+
+// A row is a token where numbers are deterministic, else a sequence.
+int64_t decode_rows(const DecoderLimits& limits) {
+  return limits.is_deterministic ? limits.max_rows : limits.max_slots;
+}
+
+// What there is room for partial sums of: each sequence's last token, or enough to keep a device busy.
+int64_t launch_pieces(const DecoderLimits& limits) {
+  const int64_t pieces = limits.max_slots * parts_of_row(limits);
+  if (!limits.is_deterministic) return pieces;
+  return std::min(decode_rows(limits) * parts_of_row(limits),
+                  std::max({pieces, kLaunchPieces, 2 * parts_of_row(limits)}));
+}
+
+void require_streams(const Model& model, const DecoderLimits& limits) {
+  if (!limits.is_deterministic || (limits.streams && model.is_tiled())) return;
+  const std::string why = limits.streams ? model.why_not_tiled() : "use_streams is off";
+  throw std::invalid_argument(
+      "numerics: deterministic computes every product over a tiled copy of the weights, and " + why +
+      "; numerics: fast computes the model without");
 }
 
 int32_t stride_of(const DecoderLimits& limits) {
@@ -59,9 +86,9 @@ struct Decoder::Layout {
     gate_up = take(rows * 2 * config.ffn_size * half);
     gated = take(rows * config.ffn_size * half);
     last = take(int64_t{std::max(limits.max_logit_rows, kStreamMaxTokens)} * hidden * half);
-    partial = take(4 * attention_partial_floats(pieces_of(limits), config.num_heads, config.num_kv_heads,
+    partial = take(4 * attention_partial_floats(launch_pieces(limits), config.num_heads, config.num_kv_heads,
                                                 config.head_dim));
-    arrivals = take(4 * units * limits.max_slots);
+    arrivals = take(4 * units * decode_rows(limits));
     rotations = take(int64_t{limits.context_length} * config.head_dim * 4);
     tables = take(int64_t{limits.max_slots} * stride_of(limits) * 4);
     last_ids = take(int64_t{limits.max_slots} * 4);
@@ -79,7 +106,12 @@ int64_t Decoder::scratch_bytes(const Config& config, const DecoderLimits& limits
 }
 
 Decoder::Decoder(const Model& model, const DecoderLimits& limits)
-    : model_(model), limits_(limits), max_pieces_(pieces_of(limits)), table_stride_(stride_of(limits)) {
+    : model_(model),
+      limits_(limits),
+      max_pieces_(decode_rows(limits) * parts_of_row(limits)),
+      pieces_a_launch_(launch_pieces(limits)),
+      table_stride_(stride_of(limits)) {
+  require_streams(model, limits);
   const Config& config = model.config();
   check(cudaSetDevice(model.device()), "device");
   num_sms_ = attribute(cudaDevAttrMultiProcessorCount, model.device());
@@ -105,7 +137,7 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
   if (config.is_e4m3) quantised_ = {scratch_.as<uint8_t>(at.codes), scratch_.as<float>(at.scales)};
 
   if (model.is_tiled() && limits.streams) {
-    stream_rows_ = kStreamMaxTokens;
+    stream_rows_ = limits.is_deterministic ? std::numeric_limits<int64_t>::max() : kStreamMaxTokens;
     streaming_.partial = scratch_.as<float4>(at.stream_partial);
     streaming_.counts = scratch_.as<uint32_t>(at.stream_counts);
     stream_device_ = stream_device();
@@ -156,7 +188,14 @@ PlanSizes Decoder::plan_sizes() const {
   sizes.window = sees_all ? 0 : *std::max_element(windows.begin(), windows.end());
   sizes.decode_units = attention_decode_units(config.num_heads, config.num_kv_heads);
   sizes.num_sms = num_sms_;
+  sizes.is_deterministic = limits_.is_deterministic;
+  sizes.pieces_a_launch = pieces_a_launch_;
   return sizes;
+}
+
+// A launch is left when the next row does not fit: any two neighbours hold more than one may.
+int64_t Decoder::max_decode_launches() const {
+  return limits_.is_deterministic ? 2 * max_pieces_ / pieces_a_launch_ + 1 : 1;
 }
 
 KvCache Decoder::cache_of(int64_t layer) const {
@@ -284,6 +323,7 @@ DecodeWidth Decoder::width_of(const DecoderBatch& batch) const {
     default:
       break;
   }
+  if (limits_.is_deterministic) return kFixedWidth;
   const Config& config = model_.config();
   const bool is_decode = batch.num_prefill_pieces == 0;
   const int64_t rows = is_decode ? batch.num_rows : batch.num_decode_pieces;
@@ -309,8 +349,9 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   rope.num_heads = config.num_heads;
   rope.head_dim = config.head_dim;
   rope.eps = config.rms_eps;
-  const bool is_decode = batch.num_prefill_pieces == 0;  // then attention does it
-  if (!is_decode) rope_kv(rope, cache, batch.num_rows, stream);
+  // Attention does it where no row sees another of this pass.
+  const bool is_alone = batch.num_prefill_pieces == 0 && !batch.has_chunks;
+  if (!is_alone) rope_kv(rope, cache, batch.num_rows, stream);
 
   AttentionArgs args{};
   args.dst = mixed_;
@@ -320,18 +361,29 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   args.head_dim = config.head_dim;
   args.window = config.windows[index];
   args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.awaits_rows = batch.has_chunks;
   args.partial = partial_;
   args.arrivals = arrivals_;
-  if (batch.num_decode_pieces > 0) {
-    attention_decode(args, cache, batch.plan, is_decode ? &rope : nullptr,
-                     static_cast<int32_t>(batch.num_decode_pieces), num_sms_, width_of(batch), stream);
-  }
+  if (batch.num_decode_pieces > 0) attend_decode(args, cache, batch, is_alone ? &rope : nullptr, stream);
   const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
   if (prefill_pieces == 0) return;
   if (is_wide_prefill_) {
     attention_prefill_wide(args, cache, batch.plan, kv_view_, prefill_pieces, stream);
   } else {
     attention_prefill(args, cache, batch.plan, prefill_pieces, stream);
+  }
+}
+
+void Decoder::attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
+                            const RopeKvArgs* rope, cudaStream_t stream) {
+  const auto all = static_cast<int32_t>(batch.num_decode_pieces);
+  const std::span<const int32_t> launches =
+      batch.decode_launches.empty() ? std::span(&all, 1) : batch.decode_launches;
+  AttentionPlan plan = batch.plan;
+  for (const int32_t pieces : launches) {
+    attention_decode(args, cache, plan, rope, pieces, num_sms_, width_of(batch), stream);
+    plan.decode_pieces += pieces;
+    plan.counts += 4;
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "cuda/device_memory.h"
 #include "cuda/model.h"
@@ -18,6 +19,7 @@ struct DecoderLimits {
   int32_t num_blocks = 0, context_length = 0;
   bool streams = true;       // Hopper's own kernels where they fit
   int32_t decode_warps = 0;  // as in IonCudaOptions
+  bool is_deterministic = false;
 };
 
 // Rows of one pass; pointers are device memory. Rows without a slot (-1) pad a graph: they cost time and
@@ -29,7 +31,9 @@ struct DecoderBatch {
   const int32_t* positions = nullptr;  // [num_rows]
   AttentionPlan plan;
   int64_t num_decode_pieces = 0, num_prefill_pieces = 0;  // bounds: the plan's own counts rule
-  const int32_t* logit_rows = nullptr;                    // [num_logit_rows]
+  std::span<const int32_t> decode_launches;               // as in StepContents, and so the next
+  bool has_chunks = false;
+  const int32_t* logit_rows = nullptr;  // [num_logit_rows]
   int64_t num_logit_rows = 0;
 };
 
@@ -48,7 +52,10 @@ class Decoder {
   int32_t* block_tables() const { return block_tables_; }  // [max_slots, table_stride]
   int32_t table_stride() const { return table_stride_; }
   int32_t* last_ids() const { return last_ids_; }  // [max_slots]
+  // Of a step, of a launch of attention, and how many launches a step may have.
   int64_t max_decode_pieces() const { return max_pieces_; }
+  int64_t pieces_a_launch() const { return pieces_a_launch_; }
+  int64_t max_decode_launches() const;
   PlanSizes plan_sizes() const;
 
   static int64_t scratch_bytes(const Config& config, const DecoderLimits& limits,
@@ -73,6 +80,8 @@ class Decoder {
               int64_t k, cudaStream_t stream, const StreamNext& next = {});
   DecodeWidth width_of(const DecoderBatch& batch) const;
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
+  void attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
+                     const RopeKvArgs* rope, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
                 cudaStream_t stream);
   ProductScales multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k,
@@ -80,7 +89,7 @@ class Decoder {
 
   const Model& model_;
   DecoderLimits limits_;
-  int64_t max_pieces_ = 0;
+  int64_t max_pieces_ = 0, pieces_a_launch_ = 0;
   int32_t table_stride_ = 0;
   int32_t num_sms_ = 0;
   int64_t stream_rows_ = 0;   // products of so many rows are streamed; 0: none

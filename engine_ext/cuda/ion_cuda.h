@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define ION_CUDA_ABI 3
+#define ION_CUDA_ABI 4
 #define ION_CUDA_MAX_LOGPROBS 20
 
 typedef struct IonCudaModel IonCudaModel;
@@ -75,6 +75,9 @@ typedef struct {
                            weights */
   int32_t decode_warps; /* of attention for a piece of a decode row: 0: as many as are free; 1, 2, 4: so many,
                            for checks */
+  /* A sequence's ids and log-probabilities have the same bits whatever runs beside it, however its prompt is
+   * cut and whatever the cache held. Wants tiled weights and use_streams. */
+  int32_t is_deterministic;
 } IonCudaOptions;
 
 typedef struct {
@@ -169,7 +172,8 @@ ION_CUDA_API void* ion_cuda_model_pointer(IonCudaModel* model, IonCudaWeight wei
  * and they leave 30% of its memory. Without them everything works, more slowly. */
 ION_CUDA_API int ion_cuda_model_tile(IonCudaModel* model);
 
-/* What a runner allocates on the device beside its KV blocks; -1 on error. */
+/* What a runner allocates on the device beside its KV blocks; -1 on error. Making one with is_deterministic
+ * fails where the model has no tiled copies, and says why it has none. */
 ION_CUDA_API int64_t ion_cuda_runner_bytes(const IonCudaModel* model, const IonCudaOptions* options);
 ION_CUDA_API IonCudaRunner* ion_cuda_runner_create(IonCudaModel* model, const IonCudaOptions* options);
 ION_CUDA_API void ion_cuda_runner_destroy(IonCudaRunner* runner);

@@ -210,17 +210,41 @@ void Model::fill(IonCudaWeight weight, int32_t layer, int64_t first_row, int64_t
   fill_random(to, num_rows * shape.cols, key, scale, nullptr);
 }
 
+// Empty: the device can stream all of the matrices.
+std::string Model::why_not_streamed() const {
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_), "device");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_), "device");
+  if (major != 9) {
+    return "it is for GPUs of compute capability 9.0 (Hopper), and this one has " + std::to_string(major) +
+           "." + std::to_string(minor);
+  }
+  const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size, value = config_.is_e4m3 ? 1 : 2;
+  const struct {
+    const char* name;
+    int64_t rows, row_bytes;
+  } matrices[] = {{"q, k, v", config_.qkv_size(), value * hidden},
+                  {"attention's output", hidden, value * config_.q_size()},
+                  {"gate and up", 2 * ffn, value * hidden},
+                  {"down", hidden, value * ffn},
+                  {"the head", config_.vocab_size, 2 * hidden}};
+  for (const auto& matrix : matrices) {
+    if (is_stream_shape(matrix.rows, matrix.row_bytes)) continue;
+    return "the matrix of " + std::string(matrix.name) + " (" + std::to_string(matrix.rows) + " rows of " +
+           std::to_string(matrix.row_bytes) + " bytes) is not in whole tiles of " +
+           std::to_string(kStreamRows) + " rows and " + std::to_string(kStreamBytes) + " bytes";
+  }
+  return {};
+}
+
 void Model::tile() {
   upload_.reset();
   if (is_tiled()) return;
   check(cudaSetDevice(device_), "device");
+  why_not_tiled_ = why_not_streamed();
+  if (!why_not_tiled_.empty()) return;
   const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size, q_size = config_.q_size();
   const int64_t value = config_.is_e4m3 ? 1 : 2, head_bytes = 2 * config_.vocab_size * hidden;
-  const auto fits = [&](int64_t n, int64_t k) { return is_stream_shape(n, k * value); };
-  if (!fits(config_.qkv_size(), hidden) || !fits(hidden, q_size) || !fits(2 * ffn, hidden) ||
-      !fits(hidden, ffn) || !is_stream_shape(config_.vocab_size, 2 * hidden)) {
-    return;
-  }
   const int64_t num_scales = config_.is_e4m3 ? config_.qkv_size() + 2 * hidden + 2 * ffn : 0;
   const int64_t per_layer =
       value * (config_.qkv_size() * hidden + hidden * q_size + 3 * hidden * ffn) + 4 * num_scales;
@@ -228,8 +252,12 @@ void Model::tile() {
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "device memory");
   constexpr double kLeftForKv = 0.3;
-  if (static_cast<double>(free) - static_cast<double>(num_bytes) < kLeftForKv * static_cast<double>(total))
+  if (static_cast<double>(free) - static_cast<double>(num_bytes) < kLeftForKv * static_cast<double>(total)) {
+    why_not_tiled_ = "its " + std::to_string(num_bytes) +
+                     " bytes would leave less than 30% of the GPU's memory (" + std::to_string(free) +
+                     " of " + std::to_string(total) + " bytes are free)";
     return;
+  }
   tiled_memory_ = DeviceMemory(num_bytes, "tiled weights");
   int64_t at = 0;
   const auto copy = [&](const Matrix& from, int64_t n, int64_t row_bytes, bool pairs) {

@@ -76,6 +76,7 @@ class Model {
 
   const Config& config() const { return config_; }
   bool is_tiled() const { return !tiled_layers_.empty(); }
+  const std::string& why_not_tiled() const { return why_not_tiled_; }  // a clause, of a model that is not
   const TiledLayer& tiled_layer(int64_t index) const { return tiled_layers_[index]; }
   const Matrix& tiled_head() const { return tiled_head_; }
   const Layer& layer(int64_t index) const { return layers_[index]; }
@@ -86,6 +87,8 @@ class Model {
   int32_t device() const { return device_; }
 
  private:
+  std::string why_not_streamed() const;
+
   Config config_;
   int32_t device_;
   DeviceMemory memory_;
@@ -96,6 +99,7 @@ class Model {
   std::unique_ptr<Upload> upload_;  // while weights come
   DeviceMemory tiled_memory_;
   std::vector<TiledLayer> tiled_layers_;
+  std::string why_not_tiled_ = "the model was not tiled";
   Matrix tiled_head_;
 };
 

@@ -13,11 +13,19 @@ enum RowFlag : int32_t { kRowSample = 1, kRowPromptLogprobs = 2, kRowGrammar = 4
 
 constexpr int64_t kAppendsPerRow = 2;  // room for new blocks in a graph's buffer
 
+// Graphs are made for these numbers of rows.
+int64_t bucket(int64_t rows) {
+  if (rows <= 2) return rows;
+  if (rows <= 4) return 4;
+  return (rows + 7) / 8 * 8;
+}
+
 DecoderLimits limits_of(const IonCudaOptions& options) {
   DecoderLimits limits;
-  limits.max_rows = std::max(options.max_tokens_per_step, options.max_slots);
+  const auto most_padded = static_cast<int32_t>(bucket(options.max_slots));
+  limits.max_rows = std::max(options.max_tokens_per_step, most_padded);
   limits.max_slots = options.max_slots;
-  limits.max_logit_rows = options.max_slots;
+  limits.max_logit_rows = most_padded;
   limits.num_blocks = options.num_blocks;
   limits.context_length = options.context_length;
   if (limits.max_rows < 1 || limits.max_slots < 1 || limits.num_blocks < 1 || limits.context_length < 1 ||
@@ -26,6 +34,7 @@ DecoderLimits limits_of(const IonCudaOptions& options) {
   }
   limits.streams = options.use_streams != 0;
   limits.decode_warps = options.decode_warps;
+  limits.is_deterministic = options.is_deterministic != 0;
   return limits;
 }
 
@@ -62,7 +71,8 @@ Runner::Runner(const Model& model, const IonCudaOptions& options)
                  slots,
                  decoder_.table_stride() * slots,
                  decoder_.max_decode_pieces(),
-                 rows * plan_sizes_.packed_heads / plan_sizes_.prefill_rows + slots};
+                 rows * plan_sizes_.packed_heads / plan_sizes_.prefill_rows + slots,
+                 decoder_.max_decode_launches()};
   most.appends = std::max(most.appends, kAppendsPerRow * bucket(slots));
   most.rows = most.spans = std::max(most.rows, bucket(slots));
   most.samples = bucket(slots);
@@ -138,7 +148,8 @@ void Runner::collect(InFlight& to, const IonCudaStep& step) {
   to.slots = contents.sample_slots;
   to.padded = contents.sizes();
   const int64_t rows = bucket(to.padded.rows);
-  to.is_decode = to.is_decode && options_.use_graphs && to.padded.appends <= kAppendsPerRow * rows;
+  to.is_decode = to.is_decode && options_.use_graphs && to.padded.appends <= kAppendsPerRow * rows &&
+                 to.padded.decode_launches == 1;
   if (to.is_decode) {
     to.padded.rows = to.padded.spans = to.padded.samples = rows;
     to.padded.appends = kAppendsPerRow * rows;
@@ -207,13 +218,6 @@ Runner::Slot& Runner::taken(int32_t slot) {
     throw std::logic_error("slot " + std::to_string(slot) + " holds no sequence");
   }
   return slots_[slot];
-}
-
-// Graphs are made for these numbers of rows.
-int64_t Runner::bucket(int64_t rows) {
-  if (rows <= 2) return rows;
-  if (rows <= 4) return 4;
-  return (rows + 7) / 8 * 8;
 }
 
 bool Runner::poll(IonCudaResult& out, bool wait) {

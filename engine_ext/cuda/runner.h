@@ -80,12 +80,11 @@ class Runner {
   void upload_join(const Joining& joining);
   void run_eager(const InFlight& step);
   void run_graph(const InFlight& step);
-  void forward(const StepSizes& sizes, int64_t decode_pieces);
+  void forward(const StepSizes& sizes, int64_t decode_pieces, const StepContents& contents);
   void sample_rows(const StepSizes& sizes, bool is_masked);
   void finish(InFlight& step);
   SampleArgs sample_args(const StepLayout& layout) const;
   Slot& taken(int32_t slot);
-  static int64_t bucket(int64_t rows);
 
   const Model& model_;
   IonCudaOptions options_;

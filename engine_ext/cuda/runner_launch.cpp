@@ -76,7 +76,7 @@ void Runner::upload_join(const Joining& joining) {
                stream_);
 }
 
-void Runner::forward(const StepSizes& sizes, int64_t decode_pieces) {
+void Runner::forward(const StepSizes& sizes, int64_t decode_pieces, const StepContents& contents) {
   const StepLayout at(sizes);
   const auto* step = step_.as<int32_t>();
   append_blocks(decoder_.block_tables(), decoder_.table_stride(), step + at.appends, step + at.counts + 2,
@@ -93,13 +93,15 @@ void Runner::forward(const StepSizes& sizes, int64_t decode_pieces) {
   batch.plan.counts = step + at.counts;
   batch.num_decode_pieces = decode_pieces;
   batch.num_prefill_pieces = sizes.prefill_pieces;
+  batch.decode_launches = contents.decode_launches;
+  batch.has_chunks = contents.has_chunks;
   batch.logit_rows = step + at.logit_rows;
   batch.num_logit_rows = sizes.samples;
   decoder_.forward(batch, logits_.as<float>(), stream_);
 }
 
 void Runner::run_eager(const InFlight& step) {
-  forward(step.padded, step.padded.decode_pieces);
+  forward(step.padded, step.padded.decode_pieces, step.contents);
 }
 
 // Captured when a number of rows comes for the second time.
@@ -109,7 +111,7 @@ void Runner::run_graph(const InFlight& step) {
   Graph& graph = graphs_[sizes.rows];
   if (!graph.was_run) {
     graph.was_run = true;
-    forward(sizes, step.padded.decode_pieces);
+    forward(sizes, step.padded.decode_pieces, step.contents);
     sample_rows(sizes, false);
     return;
   }
@@ -117,7 +119,7 @@ void Runner::run_graph(const InFlight& step) {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     cudaGraph_t captured = nullptr;
     try {
-      forward(sizes, decoder_.max_decode_pieces());
+      forward(sizes, decoder_.pieces_a_launch(), step.contents);
       sample_rows(sizes, false);
     } catch (...) {
       cudaStreamEndCapture(stream_, &captured);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace ion::cuda {
 namespace {
@@ -24,16 +25,19 @@ int64_t wanted_pieces(const PlanSizes& sizes, const std::vector<Span>& spans) {
   return std::max<int64_t>(1, resident_pieces(width, sizes.num_sms) / sizes.decode_units);
 }
 
+// Of a span of one token.
+int32_t first_part(const PlanSizes& sizes, const Span& span, int32_t part_tokens) {
+  return (sizes.window > 0 ? std::max(0, span.start - sizes.window + 1) : 0) / part_tokens;
+}
+
 }  // namespace
 
 void StepContents::plan(const PlanSizes& sizes) {
-  const auto first_seen = [&](const Span& span) {
-    return sizes.window > 0 ? std::max(0, span.start - sizes.window + 1) : 0;
-  };
+  if (sizes.is_deterministic) return plan_tokens(sizes);
   const auto count_pieces = [&] {
     int64_t count = 0;
     for (const Span& span : spans) {
-      if (span.count == 1) count += span.start / part_tokens - first_seen(span) / part_tokens + 1;
+      if (span.count == 1) count += span.start / part_tokens - first_part(sizes, span, part_tokens) + 1;
     }
     return count;
   };
@@ -49,7 +53,7 @@ void StepContents::plan(const PlanSizes& sizes) {
     const auto index = static_cast<int32_t>(i);
     if (span.count == 1) {
       const int32_t last = span.start / part_tokens;
-      for (int32_t part = first_seen(span) / part_tokens; part <= last; ++part)
+      for (int32_t part = first_part(sizes, span, part_tokens); part <= last; ++part)
         decode_pieces.push_back({index, part});
       continue;
     }
@@ -60,8 +64,36 @@ void StepContents::plan(const PlanSizes& sizes) {
   }
 }
 
+void StepContents::plan_tokens(const PlanSizes& sizes) {
+  std::vector<Span> tokens;
+  for (const Span& span : spans) {
+    for (int32_t i = 0; i < span.count; ++i) {
+      tokens.push_back({span.slot, span.first_row + i, span.start + i, 1});
+    }
+  }
+  has_chunks = tokens.size() > spans.size();
+  spans = std::move(tokens);
+  part_tokens = kSplitTokens;
+  int64_t of_launch = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const int32_t first = first_part(sizes, spans[i], part_tokens), last = spans[i].start / part_tokens;
+    const int32_t count = last - first + 1;
+    if (of_launch > 0 && of_launch + count > sizes.pieces_a_launch) {
+      decode_launches.push_back(static_cast<int32_t>(of_launch));
+      of_launch = 0;
+    }
+    of_launch += count;
+    for (int32_t part = first; part <= last; ++part) decode_pieces.push_back({static_cast<int32_t>(i), part});
+  }
+  if (!decode_launches.empty()) decode_launches.push_back(static_cast<int32_t>(of_launch));
+}
+
 void StepContents::write(int32_t* to, const StepLayout& at, const StepSizes& padded) const {
   to[at.counts] = static_cast<int32_t>(decode_pieces.size());
+  for (size_t i = 0; i < decode_launches.size(); ++i) {
+    to[at.counts + 4 * i] = decode_launches[i];
+    to[at.counts + 4 * i + 3] = part_tokens;
+  }
   to[at.counts + 1] = static_cast<int32_t>(prefill_pieces.size());
   to[at.counts + 2] = static_cast<int32_t>(appends.size() / 3);
   to[at.counts + 3] = part_tokens;

@@ -2,6 +2,7 @@
 // from sizes alone, so that a CUDA graph made for a number of rows finds everything where it was.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace ion::cuda {
 struct StepSizes {
   int64_t rows = 0, spans = 0, samples = 0, appends = 0;
   int64_t decode_pieces = 0, prefill_pieces = 0;
+  int64_t decode_launches = 1;  // of attention, for the decode pieces
 };
 
 // Offsets in int32.
@@ -26,7 +28,9 @@ struct StepLayout {
       at += (size + 3) / 4 * 4;  // 16 bytes
       return begin;
     };
-    counts = take(4);  // decode pieces, prefill pieces, appended blocks, tokens of a decode piece
+    // Of each launch: decode pieces, prefill pieces, appended blocks, tokens of a decode piece. The middle
+    // two are the first one's to say.
+    counts = take(4 * sizes.decode_launches);
     ids = take(sizes.rows);
     slots = take(sizes.rows);
     positions = take(sizes.rows);
@@ -49,6 +53,10 @@ struct PlanSizes {
   int32_t decode_units = 1;             // attention_decode_units
   int32_t num_sms = 1;
   int64_t most_pieces = 0;  // of decode rows that may be cut; 0: as many as keep the device busy
+  // Every token is a decode row of its own, cut every kSplitTokens: how it is computed follows from its
+  // position alone.
+  bool is_deterministic = false;
+  int64_t pieces_a_launch = 0;  // then: room for the partial sums of so many, and of one row at least
 };
 
 // What the host collects for a step before it is laid out.
@@ -58,19 +66,29 @@ struct StepContents {
   std::vector<Span> spans;
   std::vector<int32_t> appends;  // (slot, index, block)
   std::vector<Piece> decode_pieces, prefill_pieces;
+  std::vector<int32_t> decode_launches;  // pieces of each launch of attention, whole rows; empty: one of all
   int32_t part_tokens = kSplitTokens;
+  bool has_chunks = false;  // decode rows that see others of this step: plans that are deterministic alone
 
   StepSizes sizes() const {
-    return {static_cast<int64_t>(ids.size()),           static_cast<int64_t>(spans.size()),
-            static_cast<int64_t>(logit_rows.size()),    static_cast<int64_t>(appends.size() / 3),
-            static_cast<int64_t>(decode_pieces.size()), static_cast<int64_t>(prefill_pieces.size())};
+    return {static_cast<int64_t>(ids.size()),
+            static_cast<int64_t>(spans.size()),
+            static_cast<int64_t>(logit_rows.size()),
+            static_cast<int64_t>(appends.size() / 3),
+            static_cast<int64_t>(decode_pieces.size()),
+            static_cast<int64_t>(prefill_pieces.size()),
+            std::max<int64_t>(1, static_cast<int64_t>(decode_launches.size()))};
   }
   void add_span(const Span& span) { spans.push_back(span); }
   // Cuts the spans into pieces. Decode pieces are as long as leaves no more of them than keep the device
-  // busy, and no shorter than kSplitTokens: a short one costs as much as a long one.
+  // busy, and no shorter than kSplitTokens: a short one costs as much as a long one. Where the plan is
+  // deterministic their length is fixed, and spans become one for each token.
   void plan(const PlanSizes& sizes);
   // Writes everything to `to`, rows and samples padded with -1 slots up to the layout's sizes.
   void write(int32_t* to, const StepLayout& layout, const StepSizes& padded) const;
+
+ private:
+  void plan_tokens(const PlanSizes& sizes);
 };
 
 }  // namespace ion::cuda

@@ -12,23 +12,24 @@
 namespace ion {
 namespace {
 
-IonCudaOptions given_options(const Caps& caps, bool use_graphs) {
+IonCudaOptions given_options(const Caps& caps, const RunnerOptions& asked) {
   return {caps.max_slots,
           caps.max_tokens_per_step,
           caps.num_blocks,
           caps.context_length,
           caps.num_host_blocks,
-          use_graphs ? 1 : 0,
+          asked.use_graphs ? 1 : 0,
           1,
-          0};
+          0,
+          asked.is_deterministic ? 1 : 0};
 }
 
 // Without a wish: nine tenths of what is free, but not more than every slot at full length fills.
-int64_t unasked_blocks(const CudaModel& model, const Caps& caps) {
+int64_t unasked_blocks(const CudaModel& model, const Caps& caps, const RunnerOptions& asked) {
   const IonCudaDevice device = cuda_device(model.library());
   Caps least = caps;
   least.num_blocks = 1;
-  const IonCudaOptions options = given_options(least, true);
+  const IonCudaOptions options = given_options(least, asked);
   const int64_t needed = model.library().runner_bytes(model.handle(), &options);
   if (needed < 0) throw std::invalid_argument("CUDA refuses the runner's sizes: " + model.library().why());
   const int64_t blocks = (device.free_bytes - needed) / 10 * 9 / caps.block_bytes;
@@ -48,7 +49,7 @@ Caps caps_of(const CudaModel& model, const RunnerOptions& options) {
   caps.block_bytes = model.kv_block_bytes();
   caps.max_logprobs = ION_CUDA_MAX_LOGPROBS;
   caps.scores_prompts = false;
-  set_num_blocks(caps, options, [&] { return unasked_blocks(model, caps); });
+  set_num_blocks(caps, options, [&] { return unasked_blocks(model, caps, options); });
   return caps;
 }
 
@@ -62,7 +63,7 @@ CudaRunner::CudaRunner(std::shared_ptr<const CudaModel> model, const RunnerOptio
     throw MemoryShort("the KV cache on " + std::string(device.name) + ": " + std::to_string(wanted) +
                       " bytes needed, " + std::to_string(device.free_bytes) + " available");
   }
-  const IonCudaOptions given = given_options(caps_, options.use_graphs);
+  const IonCudaOptions given = given_options(caps_, options);
   handle_ = library_.runner_create(model_->handle(), &given);
   if (handle_ == nullptr) throw std::runtime_error("CUDA: the runner does not start: " + library_.why());
 }

@@ -40,8 +40,9 @@ void check_tokens(std::span<const int32_t> tokens, int32_t vocab_size) {
 
 kernels::Numerics parse_numerics(const std::string& name) {
   if (name == "fast") return kernels::Numerics::fast;
+  if (name == "deterministic") return kernels::Numerics::fast;  // on the CPU that always is
   if (name == "exact") return kernels::Numerics::exact;
-  throw std::invalid_argument("numerics: " + quoted(name) + " is neither 'fast' nor 'exact'");
+  throw std::invalid_argument("numerics: " + quoted(name) + " is none of 'fast', 'deterministic', 'exact'");
 }
 
 int64_t Model::kv_block_bytes() const {

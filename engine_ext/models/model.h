@@ -13,7 +13,7 @@ namespace ion {
 
 struct ModelFiles;
 
-// "fast" or "exact"; throws std::invalid_argument for anything else.
+// "fast", "deterministic" (here the same) or "exact"; throws std::invalid_argument for anything else.
 kernels::Numerics parse_numerics(const std::string& name);
 
 // The process's threads: one pool of each size that is asked for (0: one thread per available CPU), as long

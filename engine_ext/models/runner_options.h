@@ -20,6 +20,8 @@ struct RunnerOptions {
   int64_t tier_bytes = 0;      // of the second KV tier; 0: none
   std::string tier_folder;     // empty: the second tier is memory; else a file in it (CPU alone)
   bool use_graphs = true;      // CUDA alone: decode steps are replayed as graphs
+  // CUDA alone: bits follow from the sequence, as they always do on the CPU.
+  bool is_deterministic = false;
 };
 
 int64_t blocks_for(int64_t num_tokens);

@@ -26,7 +26,10 @@ class MemoryShort(ValueError):
     """What was asked for does not fit now; the message has the bytes needed and available."""
 
 class Model:
-    """Weights in the form the runner reads. Loading raises ValueError naming the tensor and the fault."""
+    """Weights in the form the runner reads. Loading raises ValueError naming the tensor and the fault.
+
+    `numerics`: "fast", "deterministic", which is the same here, or "exact".
+    """
 
     @staticmethod
     def load_gguf(path: str, numerics: str = "fast", threads: int = 0) -> Model: ...
@@ -105,10 +108,11 @@ class Engine:
     options: block_size (16), num_blocks or kv_memory_bytes, max_running (64), token_budget (tokens a step,
     512, on a GPU 4096), max_mixed_step_ratio (1.8: prefill beside decode rows makes a step at most so many
     times as long as without, as learned from the steps' times; 0: no bound), use_graphs (True; GPU alone),
+    is_deterministic (False; on a GPU: bits follow from the sequence alone, as they always do on the CPU),
     context_length (0: the model's), pipeline_depth (1), prefix_cache (True), cache_identity, tier_bytes (0:
     no second KV tier), tier_folder (empty: in memory, else in a file there). `token_bytes[i]` is the raw text
     of token i (empty for special tokens, which never reach the text). `stop_ids` end a sequence and are not
-    text.
+    text. Raises RuntimeError saying why where the GPU does not compute the model deterministically.
     """
 
     def __init__(

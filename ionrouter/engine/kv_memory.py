@@ -18,7 +18,7 @@ _SHARE_OF_FREE = 0.4
 _SMALL_POOL_BYTES = 2 << 30
 # A GPU is there to be filled: what is left is for activations.
 _SHARE_OF_DEVICE = 0.9
-_ELEMENT_BYTES = {"fast": 2, "exact": 4}  # f16 and f32 KV (docs/engine.md, "KV layout")
+_ELEMENT_BYTES = {"fast": 2, "deterministic": 2, "exact": 4}  # f16 and f32 KV (docs/engine.md, "KV layout")
 
 
 class TooLittleMemory(ConfigError):

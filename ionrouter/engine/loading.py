@@ -31,7 +31,7 @@ class EngineSettings:
 
     weights: str
     sha256: str | None = None
-    numerics: str = "fast"
+    numerics: str = "fast"  # or deterministic, which differs from it on a GPU alone, or exact
     device: str = "auto"  # or cpu, cuda
     precision: str = "auto"  # of a GPU's matrices: as the files hold them; or bf16, fp8
     kv_memory_bytes: int | None = None
@@ -212,12 +212,17 @@ def _template_of(tokenizer: Tokenizer) -> ChatTemplate | None:
     )
 
 
+def _numerics_on_cuda(settings: EngineSettings, precision: str) -> str:
+    """Name what decides the bits of KV on a GPU."""
+    return f"cuda-{precision}" + ("-deterministic" if settings.numerics == "deterministic" else "")
+
+
 def _loaded(
     model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
 ) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
     precision = str(model.precision) if device.kind == "cuda" else None
-    numerics = f"cuda-{precision}" if precision else settings.numerics
+    numerics = _numerics_on_cuda(settings, precision) if precision else settings.numerics
     what = settings.weights if settings.weights.startswith("random:") else path.resolve()
     identity = f"{settings.sha256 or what}:{numerics}"
     return LoadedModel(model, device, model.config, tokenizer, template, identity, precision)

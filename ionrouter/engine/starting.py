@@ -50,6 +50,7 @@ def _start(loaded: LoadedModel, settings: EngineSettings, neighbours: Callable[[
         "max_running": settings.max_running,
         "max_mixed_step_ratio": MIXED_STEP_RATIO[loaded.device.kind] if ratio is None else ratio,
         "cache_identity": loaded.identity,
+        "is_deterministic": settings.numerics == "deterministic",
         "tier_bytes": settings.kv_tier_bytes,
         "tier_folder": settings.kv_tier_folder,
     }

@@ -158,7 +158,7 @@ def _served(draft: Draft, local: LocalModel | None) -> str:
 
 
 def _computed(local: LocalModel) -> str:
-    """What the engine inside runs: exact numerics, another device or precision make another endpoint."""
+    """What the engine inside runs: other numerics, another device or precision make another endpoint."""
     chosen = ((local.numerics, "fast"), (local.device, "auto"), (local.precision, "auto"))
     changes = [value for value, default in chosen if value != default]
     return "#".join([local.weights, *changes])

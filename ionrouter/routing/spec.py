@@ -199,8 +199,10 @@ class EndpointSpec(Offer):
     sha256: str | None = Field(
         default=None, pattern="^[0-9a-f]{64}$", description="ion: hash of the weights' file."
     )
-    numerics: Literal["fast", "exact"] | None = Field(
-        default=None, description="ion: speed or exact float32."
+    numerics: Literal["fast", "deterministic", "exact"] | None = Field(
+        default=None,
+        description="ion: fast (default); deterministic: the same bits in any batch on a GPU too, as fast "
+        "has them on the CPU; exact: float32, on the CPU alone.",
     )
     device: Literal["auto", "cpu", "cuda"] | None = Field(
         default=None,

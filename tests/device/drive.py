@@ -186,6 +186,7 @@ def runner_for(
     graphs: bool,
     streams: bool = True,
     decode_warps: int = 0,
+    deterministic: bool = False,
 ) -> Runner:
     return Runner(
         model,
@@ -196,4 +197,5 @@ def runner_for(
         use_graphs=int(graphs),
         use_streams=int(streams),
         decode_warps=decode_warps,
+        is_deterministic=int(deterministic),
     )

@@ -64,6 +64,7 @@ class COptions(ctypes.Structure):
             "use_graphs",
             "use_streams",
             "decode_warps",
+            "is_deterministic",
         )
     ]
 
@@ -292,7 +293,8 @@ class Runner:
 
     def __init__(self, model: Model, **options: int) -> None:
         self.model, self.library = model, model.library
-        given = {"num_host_blocks": 0, "use_graphs": 1, "use_streams": 1, "decode_warps": 0, **options}
+        given = {"num_host_blocks": 0, "use_graphs": 1, "use_streams": 1, "decode_warps": 0}
+        given |= {"is_deterministic": 0, **options}
         self.handle = self.library.c.ion_cuda_runner_create(model.handle, byref(COptions(**given)))
         if not self.handle:
             raise self.library.fail()

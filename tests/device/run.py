@@ -134,6 +134,7 @@ def checks(library: str, folder: Path, *, sanitize: bool) -> dict[str, Any]:
         "e4m3": run_check("check_e4m3.py", products),
         "logits": run_check("check_logits.py", library),
         "runner": run_check("check_runner.py", library),
+        "deterministic": run_check("check_deterministic.py", library),
         "replays": run_check("check_replays.py", library),
     }
     if sanitize:

@@ -14,7 +14,7 @@ from ionrouter.engine.kv_memory import Neighbours, TooLittleMemory, choose_devic
 from ionrouter.engine.loading import EngineSettings, load_model
 from ionrouter.engine.pool import EnginePool
 from ionrouter.errors import ConfigError
-from tests.support.cuda_double import double_path
+from tests.support.cuda_double import Double, double_path
 
 KV = 4 << 20
 
@@ -67,6 +67,24 @@ def test_what_only_the_cpu_does_keeps_auto_there(gpu: None) -> None:
     assert choose("auto", folder="/tmp/kv").kind == "cpu"
     with pytest.raises(ConfigError, match=r"endpoints\[2\].device: cuda cannot be had: numerics exact"):
         choose("cuda", numerics="exact")
+
+
+def test_deterministic_is_computed_wherever_fast_is(gpu: None) -> None:
+    for wanted in ("auto", "cuda", "cpu"):
+        assert choose(wanted, numerics="deterministic") == choose(wanted)
+
+
+async def test_deterministic_reaches_the_runner_and_tells_caches_apart(tiny_model: Path, gpu: None) -> None:
+    identities = set()
+    for numerics in ("fast", "deterministic"):
+        for precision in ("bf16", "fp8"):
+            settings = EngineSettings(str(tiny_model), numerics=numerics, precision=precision)
+            loaded = load_model(settings, cache=tiny_model.parent, progress=False)
+            identities.add(loaded.identity)
+            engine = await LocalEngine.open(settings, cache=tiny_model.parent)
+            assert Double(double_path()).is_deterministic() is (numerics == "deterministic")
+            await engine.close()
+    assert len(identities) == 4
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cuda"])

@@ -21,6 +21,7 @@ SMOLLM2 = {"num_layers": 30, "num_kv_heads": 3, "head_dim": 64, "context_length"
 def test_one_token_takes_keys_and_values_of_every_layer() -> None:
     assert bytes_per_token(SMOLLM2, "fast") == 2 * 30 * 3 * 64 * 2
     assert bytes_per_token(SMOLLM2, "exact") == 2 * bytes_per_token(SMOLLM2, "fast")
+    assert bytes_per_token(SMOLLM2, "deterministic") == bytes_per_token(SMOLLM2, "fast")
 
 
 def choose(

@@ -26,6 +26,7 @@ KINDS = [
     ("fast", TensorType.Q5_0),
     ("fast", TensorType.Q5_1),
     ("fast", TensorType.Q5_K),
+    ("deterministic", TensorType.Q4_1),
     ("exact", TensorType.Q8_0),
     ("exact", TensorType.Q4_K),
 ]

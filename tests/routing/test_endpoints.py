@@ -228,10 +228,16 @@ def test_another_precision_is_another_endpoint() -> None:
     assert plain.identity == offer("weights: m.gguf, precision: auto", "local").identity
 
 
-def test_exact_numerics_are_another_endpoint() -> None:
-    fast, exact = "weights: 'hf:o/r/f'", "weights: 'hf:o/r/f', numerics: exact"
-    assert offer(fast, "local").identity != offer(exact, "local").identity
+def test_other_numerics_are_another_endpoint() -> None:
+    fast = "weights: 'hf:o/r/f'"
+    identities = {
+        offer(f"{fast}, numerics: {name}", "local").identity for name in ("fast", "deterministic", "exact")
+    }
+    assert len(identities) == 3
     assert offer(fast, "local").identity == offer(fast + ", numerics: fast", "local").identity
+    settings = offer(fast + ", numerics: deterministic, device: cuda", "local").local
+    assert settings is not None
+    assert (settings.numerics, settings.device) == ("deterministic", "cuda")
 
 
 def test_the_model_says_what_goes_in_and_the_shorter_context_wins_nearest() -> None:

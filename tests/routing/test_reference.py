@@ -24,7 +24,7 @@ def test_defaults_and_choices_are_shown() -> None:
     rows = render().splitlines()
     assert any(row.startswith("| `spread` | number | `1.25` |") for row in rows)
     assert any(row.startswith("| `provider` | text | needed |") for row in rows)
-    assert any(row.startswith("| `numerics` | `fast`, `exact` |") for row in rows)
+    assert any(row.startswith("| `numerics` | `fast`, `deterministic`, `exact` |") for row in rows)
     assert any(row.startswith("| `keys` | list or text |") for row in rows)
 
 

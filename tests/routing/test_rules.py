@@ -10,6 +10,10 @@ CASES = {
         "numerics: exact}\n",
         ["line 9: models.m.endpoints[0].device: numerics exact is computed on the CPU alone"],
     ),
+    "numerics nobody computes": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, numerics: quick}\n",
+        ["line 9: models.m.endpoints[0].numerics: must be 'fast', 'deterministic' or 'exact'"],
+    ),
     "a second tier in a file beside a GPU": (
         "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: cuda, "
         "kv_tier: {bytes: 1GiB, path: kv}}\n",
@@ -144,11 +148,13 @@ def test_http_to_the_internet_can_be_allowed_by_name() -> None:
     assert loaded.spec.providers["p"].allow_http
 
 
-def test_the_same_weights_may_run_with_both_numerics() -> None:
+def test_the_same_weights_may_run_with_all_numerics() -> None:
     text = "models:\n  m:\n    endpoints:\n"
     text += "      - {provider: local, weights: ./m, numerics: fast}\n"
     text += "      - {provider: local, weights: ./m, numerics: exact}\n"
-    assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
+    for device in ("auto", "cpu", "cuda"):
+        text += f"      - {{provider: local, weights: ./m, numerics: deterministic, device: {device}}}\n"
+    assert len(catalog(BASE + text).spec.models["m"].endpoints) == 5
 
 
 def test_the_same_weights_may_run_on_both_devices() -> None:

@@ -81,6 +81,10 @@ class Double:
         """Bytes that one call brought at most."""
         return int(self._library.cuda_double_largest_write())
 
+    def is_deterministic(self) -> bool:
+        """Whether the newest runner was asked to be."""
+        return bool(self._library.cuda_double_is_deterministic())
+
     def frequencies(self) -> Array:
         config = self.config()
         return np.array(config.rope_frequencies[: config.head_dim // 2])

@@ -180,6 +180,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, blocks_per_sm(kWarps))
         q = space.heads[0];
         return block;
       } else {
+        if (args.awaits_rows && !has_waited) wait_for_predecessor(), has_waited = true;
         const FirstBlock<D, kWarps, kRopes> block(tile, task);
         if (!has_waited) wait_for_predecessor(), has_waited = true;
         return block;

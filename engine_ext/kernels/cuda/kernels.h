@@ -3,7 +3,8 @@
 // model.
 //
 // A row's result depends on that row alone, bit for bit, except where attention splits a long context: the
-// cuts are anchored at position 0, so they follow the sequence's length and nothing else.
+// cuts are anchored at position 0. Their size is the plan's, and follows the step's other rows unless the
+// plan is deterministic (cuda/step_buffer.h).
 #pragma once
 
 #include <cuda.h>
@@ -105,6 +106,8 @@ struct AttentionArgs {
   int32_t num_heads, head_dim;
   int32_t window;  // 0: none
   float scale;
+  // Decode rows see others of this pass: nothing of the cache is read before rope_kv is over.
+  bool awaits_rows;
   float* partial;      // scratch: attention_partial_floats
   uint32_t* arrivals;  // [num_spans * kv_heads * head groups], zero before and after
   // What the product behind it reads, a multiple of 16 bytes: pulled into L2 meanwhile, from sm_90 on. Or

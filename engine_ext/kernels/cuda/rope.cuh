@@ -1,5 +1,6 @@
 // One head of one row between the q, k, v product and attention, a warp for it: bias, the norm per head,
-// rotation of halves (arXiv:2104.09864).
+// rotation of halves (arXiv:2104.09864). Several kernels do it and must find the same bits: where a compiler
+// might fuse either of two products with a sum, it is said which.
 #pragma once
 
 #include "kernels.h"
@@ -85,8 +86,8 @@ struct RopedHead {
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
       const float x = low.at[p], y = high.at[p];
-      low.at[p] = x * by.turn[p].x - y * by.turn[p].y;
-      high.at[p] = x * by.turn[p].y + y * by.turn[p].x;
+      low.at[p] = fmaf(x, by.turn[p].x, -__fmul_rn(y, by.turn[p].y));
+      high.at[p] = fmaf(x, by.turn[p].y, __fmul_rn(y, by.turn[p].x));
     }
   }
 
@@ -108,7 +109,9 @@ struct RopedHead {
   __device__ void norm(const float* weights, float eps) {
     float squares = 0.0f;
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) squares += low.at[p] * low.at[p] + high.at[p] * high.at[p];
+    for (int p = 0; p < kPairs; ++p) {
+      squares = fmaf(low.at[p], low.at[p], fmaf(high.at[p], high.at[p], squares));
+    }
     const float scale = rsqrtf(warp_sum(squares) / D + eps);
     const int i = first();
     if (i >= kHalf) return;

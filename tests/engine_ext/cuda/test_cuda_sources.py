@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.cuda_resources import Resources, complaints, parsed
-from tests.support.cxx import ROOT, tool
+from tests.support.cxx import ROOT, run, tool
 
 ENGINE = ROOT / "engine_ext"
 
@@ -44,6 +45,17 @@ def test_off_asks_for_nothing(tmp_path: Path, mode: str) -> None:
     done = subprocess.run([tool("cmake"), "-P", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "CUDA: off" in done.stdout
+
+
+def test_steps_are_planned_as_their_tests_say(tmp_path: Path) -> None:
+    """On the host alone, but with the toolkit's headers."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not there")
+    program = tmp_path / "test_step_buffer"
+    sources = (ROOT / "tests/engine_ext/cuda/test_step_buffer.cpp", ENGINE / "cuda/step_buffer.cpp")
+    run(nvcc, "-std=c++20", f"-I{ENGINE}", f"-I{ROOT / 'tests/engine_ext'}", "-o", program, *sources)
+    run(program)
 
 
 def test_the_committed_report_is_of_these_sources() -> None:

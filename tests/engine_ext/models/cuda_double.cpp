@@ -137,6 +137,10 @@ int64_t cuda_double_largest_write(void) {
   return log_.largest_write;
 }
 
+int32_t cuda_double_is_deterministic(void) {
+  return log_.options.is_deterministic;
+}
+
 const void* cuda_double_weight(int32_t weight, int32_t layer, int64_t* num_rows, int64_t* row_bytes,
                                int32_t* is_whole) {
   const auto found = log_.weights.find({weight, layer});

@@ -81,4 +81,6 @@ ION_CUDA_API const void* cuda_double_weight(int32_t weight, int32_t layer, int64
                                             int64_t* row_bytes, int32_t* is_whole);
 ION_CUDA_API const IonCudaConfig* cuda_double_config(void);
 ION_CUDA_API int64_t cuda_double_largest_write(void);  // bytes
+// Of the newest runner.
+ION_CUDA_API int32_t cuda_double_is_deterministic(void);
 }

@@ -238,6 +238,10 @@ TEST(the_options_and_caps_are_those_asked_for) {
   CHECK_EQ(got.context_length, caps.context_length);
   CHECK_EQ(got.num_host_blocks, caps.num_host_blocks);
   CHECK_EQ(got.use_graphs, 1);
+  CHECK_EQ(got.is_deterministic, 0);
+  const CudaRunner other(model(), {.num_blocks = 8, .use_graphs = false, .is_deterministic = true});
+  CHECK_EQ(log().options.use_graphs, 0);
+  CHECK_EQ(log().options.is_deterministic, 1);
 }
 
 TEST(unasked_a_runner_takes_nine_tenths_of_what_is_free_or_what_all_slots_can_fill) {

@@ -156,9 +156,9 @@ def test_too_little_memory_says_the_bytes_needed(tmp_path: Path) -> None:
         _ion.Model.load_safetensors([str(path)], config)
 
 
-def test_numerics_must_be_one_of_two(tmp_path: Path) -> None:
+def test_numerics_must_be_one_of_three(tmp_path: Path) -> None:
     write_gguf(tmp_path / "x.gguf", SHAPE, SHAPE.weights(1), TensorType.F32)
-    with pytest.raises(ValueError, match="numerics: 'best' is neither 'fast' nor 'exact'"):
+    with pytest.raises(ValueError, match="numerics: 'best' is none of 'fast', 'deterministic', 'exact'"):
         _ion.Model.load_gguf(str(tmp_path / "x.gguf"), numerics="best")
 
 

@@ -1,0 +1,134 @@
+// Plans of steps: which pieces attention gets, and what the device reads of them. No GPU.
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "cuda/step_buffer.h"
+
+namespace ion::cuda {
+
+// Of a device with room for eight pieces, whatever the width.
+int32_t resident_pieces(DecodeWidth, int32_t) {
+  return 8;
+}
+DecodeWidth decode_width(int64_t, int32_t) {
+  return DecodeWidth::four;
+}
+
+namespace {
+
+PlanSizes deterministic(int64_t pieces_a_launch = 1 << 20) {
+  PlanSizes sizes;
+  sizes.is_deterministic = true;
+  sizes.pieces_a_launch = pieces_a_launch;
+  return sizes;
+}
+
+// Spans after each other in the step's rows: (slot, start, count).
+StepContents planned(const PlanSizes& sizes, const std::vector<std::array<int32_t, 3>>& spans) {
+  StepContents contents;
+  for (const auto& [slot, start, count] : spans) {
+    contents.add_span({slot, static_cast<int32_t>(contents.ids.size()), start, count});
+    for (int32_t i = 0; i < count; ++i) {
+      contents.ids.push_back(7);
+      contents.slots.push_back(slot);
+      contents.positions.push_back(start + i);
+    }
+  }
+  contents.plan(sizes);
+  return contents;
+}
+
+// The parts of each token, by slot and position, and the size of a part.
+using Cuts = std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>;
+Cuts cuts_of(const StepContents& contents) {
+  Cuts cuts;
+  for (const Piece& piece : contents.decode_pieces) {
+    const Span& span = contents.spans[piece.span];
+    CHECK_EQ(span.count, 1);
+    CHECK_EQ(contents.slots[span.first_row], span.slot);
+    CHECK_EQ(contents.positions[span.first_row], span.start);
+    cuts[{span.slot, span.start}].push_back(piece.part);
+  }
+  return cuts;
+}
+
+TEST(every_token_is_a_row_of_its_own) {
+  const StepContents contents = planned(deterministic(), {{3, 510, 5}, {1, 0, 1}});
+  CHECK_EQ(contents.spans.size(), size_t{6});
+  CHECK(contents.prefill_pieces.empty());
+  CHECK(contents.has_chunks);
+  CHECK_EQ(contents.part_tokens, kSplitTokens);
+  const Cuts wanted = {{{1, 0}, {0}},         {{3, 510}, {0, 1}},    {{3, 511}, {0, 1}},
+                       {{3, 512}, {0, 1, 2}}, {{3, 513}, {0, 1, 2}}, {{3, 514}, {0, 1, 2}}};
+  CHECK(cuts_of(contents) == wanted);
+  CHECK(!planned(deterministic(), {{3, 510, 1}, {1, 0, 1}}).has_chunks);
+}
+
+TEST(a_token_is_cut_alike_whatever_the_step_holds) {
+  std::vector<std::array<int32_t, 3>> crowd;
+  for (int32_t slot = 10; slot < 300; ++slot) crowd.push_back({slot, slot * 13, 1 + slot % 5});
+  crowd.push_back({0, 1000, 300});
+  const StepContents beside = planned(deterministic(), crowd);
+  const Cuts together = cuts_of(beside);
+  for (int32_t position = 1000; position < 1300; ++position) {
+    const StepContents alone = planned(deterministic(), {{0, position, 1}});
+    CHECK_EQ(alone.part_tokens, beside.part_tokens);
+    CHECK(cuts_of(alone).at({0, position}) == together.at({0, position}));
+  }
+}
+
+TEST(parts_outside_every_window_are_left_out) {
+  PlanSizes sizes = deterministic();
+  sizes.window = 300;
+  CHECK(cuts_of(planned(sizes, {{0, 1000, 1}})).at({0, 1000}) == (std::vector<int32_t>{2, 3}));
+}
+
+TEST(launches_hold_whole_rows_and_what_there_is_room_for) {
+  const StepContents contents = planned(deterministic(8), {{0, 500, 20}, {1, 5000, 2}});
+  CHECK(contents.decode_launches.size() > 2);
+  size_t at = 0;
+  for (const int32_t pieces : contents.decode_launches) {
+    const int32_t first = contents.decode_pieces[at].span;
+    CHECK(at == 0 || contents.decode_pieces[at - 1].span != first);
+    at += pieces;
+    CHECK(pieces <= 8 || contents.decode_pieces[at - 1].span == first);  // a row alone may be longer
+  }
+  CHECK_EQ(at, contents.decode_pieces.size());
+  CHECK(planned(deterministic(), {{0, 500, 20}}).decode_launches.empty());
+}
+
+TEST(each_launch_finds_its_counts) {
+  StepContents contents = planned(deterministic(8), {{0, 500, 20}});
+  contents.appends = {0, 31, 5};
+  const StepSizes sizes = contents.sizes();
+  CHECK_EQ(sizes.decode_launches, static_cast<int64_t>(contents.decode_launches.size()));
+  const StepLayout layout(sizes);
+  std::vector<int32_t> words(layout.total, -9);
+  contents.write(words.data(), layout, sizes);
+  for (size_t i = 0; i < contents.decode_launches.size(); ++i) {
+    CHECK_EQ(words[layout.counts + 4 * i], contents.decode_launches[i]);
+    CHECK_EQ(words[layout.counts + 4 * i + 3], kSplitTokens);
+  }
+  CHECK_EQ(words[layout.counts + 1], 0);
+  CHECK_EQ(words[layout.counts + 2], 1);
+}
+
+TEST(without_the_mode_a_step_s_rows_decide_the_cuts) {
+  PlanSizes sizes;
+  const StepContents few = planned(sizes, {{0, 4000, 1}, {1, 0, 70}});
+  CHECK_EQ(few.part_tokens, 512);  // eight pieces keep the device busy
+  CHECK_EQ(few.prefill_pieces.size(), size_t{2});
+  CHECK(!few.has_chunks && few.decode_launches.empty());
+  CHECK_EQ(few.sizes().decode_launches, int64_t{1});
+  CHECK_EQ(planned(sizes, {{0, 511, 1}}).part_tokens, kWholeTokens);
+}
+
+}  // namespace
+}  // namespace ion::cuda
+
+int main(int argc, char** argv) {
+  return check::main(argc, argv);
+}
