@@ -12,6 +12,7 @@ namespace ion::cuda {
 namespace {
 
 constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that few shapes of products occur
+constexpr int64_t kStreamedRows = 128;   // beyond, the library is faster (decision 49)
 constexpr int64_t kExactRows = 256;      // up to so many rows each number of rows has its own plan
 constexpr int64_t kWideRows = 16;        // up to so many, decode attention takes more warps a block ...
 constexpr int32_t kWideHidden = 2048;    // ... in models of this width (measured: docs/performance.md)
@@ -137,7 +138,7 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
   if (config.is_e4m3) quantised_ = {scratch_.as<uint8_t>(at.codes), scratch_.as<float>(at.scales)};
 
   if (model.is_tiled() && limits.streams) {
-    stream_rows_ = limits.is_deterministic ? std::numeric_limits<int64_t>::max() : kStreamMaxTokens;
+    stream_rows_ = limits.is_deterministic ? std::numeric_limits<int64_t>::max() : kStreamedRows;
     streaming_.partial = scratch_.as<float4>(at.stream_partial);
     streaming_.counts = scratch_.as<uint32_t>(at.stream_counts);
     stream_device_ = stream_device();

@@ -64,8 +64,7 @@ int e4m3_stream(void* y, int output, const uint8_t* x, const float* x_scales, co
   return guarded([&] {
     const StreamDevice device = stream_device();
     if (!is_stream_shape(n, k)) throw std::invalid_argument("not a shape of streams");
-    const DeviceMemory tiles(n * k, "tiles"), scales(4 * n, "scales"),
-        rows(4 * m, "scales of x");
+    const DeviceMemory tiles(n * k, "tiles"), scales(4 * n, "scales"), rows(4 * m, "scales of x");
     const DeviceMemory partial(stream_partial_bytes(device.num_sms), "sums"), counts(n / 128 * 8, "counts");
     check(cudaMemset(counts.as<void>(), 0, counts.num_bytes()), "counts");
     check(cudaMemset(rows.as<void>(), 0xff, rows.num_bytes()), "scales of x");

@@ -87,20 +87,15 @@ struct Consumer {
   const Ring<TN>& ring;
   const float* scales;  // [TN], of tokens
   int group, thread;
-  uint32_t empty;  // the ring's barriers, in the block that this lane tells
   Stage stage{0};
   float d[TN / 2];
   float w_scales[2];  // of this thread's two rows
 
   __device__ Consumer(const StreamArgs& from, const Ring<TN>& of, const float* of_tokens)
-      : args(from), ring(of), scales(of_tokens), group(threadIdx.x / 128), thread(threadIdx.x % 128) {
-    const Sharers sharers(args.cut);
-    empty = shared_of(ring.empty, sharers.base + thread % kWarp % args.cut.share);
-  }
+      : args(from), ring(of), scales(of_tokens), group(threadIdx.x / 128), thread(threadIdx.x % 128) {}
 
   __device__ void run() {
     Range range(args.cut);
-    if (Ring<TN>::kShares && args.cut.share > 1) cluster_wait();
     for (bool is_first = true; range.left > 0; is_first = false) {
       const int count = min(range.left, args.cut.pieces - range.k);
       if constexpr (kIsE4m3) load_w_scales(range.tile);
@@ -121,10 +116,8 @@ struct Consumer {
       if (is_mine) store(range.tile);
       range.left -= count;
       range.k = 0;
-      range.tile += args.cut.lanes;
+      ++range.tile;
     }
-    // Nobody leaves while the other may still give it back a place.
-    if (Ring<TN>::kShares && args.cut.share > 1) cluster_sync();
   }
 
  private:
@@ -180,13 +173,9 @@ struct Consumer {
     }
   }
 
-  // A place in the ring, to all whose tokens come to it.
+  // A place in the ring.
   __device__ void give_back(uint32_t index) const {
-    if constexpr (Ring<TN>::kShares) {
-      if (thread % kWarp < args.cut.share) barrier_arrive_at(empty + 8 * index);
-    } else {
-      if (thread % kWarp == 0) barrier_arrive(ring.empty + 8 * index);
-    }
+    if (thread % kWarp == 0) barrier_arrive(ring.empty + 8 * index);
   }
 
   // All of a tile's sums are this block's.
@@ -213,10 +202,9 @@ struct Consumer {
   }
 
   __device__ void add_parts(int tile) {
-    const int lanes = args.cut.lanes, count = args.cut.blocks / lanes, index = blockIdx.x / lanes;
-    const uint32_t total = args.cut.tiles / lanes * args.cut.pieces;
-    const uint32_t end = (tile / lanes + 1) * args.cut.pieces;
-    const int others = static_cast<int>((end * count - 1) / total) - index;
+    const uint32_t total = args.cut.tiles * args.cut.pieces;
+    const int others = static_cast<int>(((tile + 1) * args.cut.pieces * gridDim.x - 1) / total) -
+                       static_cast<int>(blockIdx.x);
     uint32_t* ready = args.counts + tile * kGroups + group;
     if (thread == 0) {
       while (load_acquire(ready) != static_cast<uint32_t>(others)) {
@@ -227,7 +215,7 @@ struct Consumer {
     const float4* part = own_part();
 #pragma unroll(TN <= 32 ? 4 : 1)
     for (int q = 1; q <= others; ++q) {
-      const float4* from = part + static_cast<int64_t>(q) * lanes * kGroups * kStride;
+      const float4* from = part + static_cast<int64_t>(q) * kGroups * kStride;
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
         const float4 more = __ldcg(from + j * 128);
@@ -239,8 +227,7 @@ struct Consumer {
   // Each block of the tile's cluster adds up its share of the tokens, groups of eight. The rings hold nothing
   // that is needed any more once all have multiplied.
   __device__ void share_sum(int tile) const {
-    const int parts = args.cut.splits, in_cluster = static_cast<int>(blockIdx.x) % args.cut.cluster();
-    const int rank = in_cluster / args.cut.share, lane = in_cluster % args.cut.share;
+    const int parts = args.cut.splits, rank = static_cast<int>(blockIdx.x) - tile * parts;
     const int most = (kColumns + parts - 1) / parts;
     const auto first_of = [&](int share) { return (kColumns * share + parts - 1) / parts; };
     const auto place = [&](int part, int column) {
@@ -251,7 +238,7 @@ struct Consumer {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const int owner = j * parts / kColumns;
-      store_shared(shared_of(place(rank, j - first_of(owner)), owner * args.cut.share + lane), column(j));
+      store_shared(shared_of(place(rank, j - first_of(owner)), owner), column(j));
     }
     cluster_sync();
     const auto sums_of = [&](int j) {

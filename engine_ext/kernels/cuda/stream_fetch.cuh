@@ -7,19 +7,17 @@
 
 namespace ion::cuda {
 
-constexpr int kGroups = 2;                     // consumer warpgroups
-[[maybe_unused]] constexpr int kInFlight = 3;  // pieces
-[[maybe_unused]] constexpr int kAhead = 8;     // pieces pulled into L2 beyond the ring
-[[maybe_unused]] constexpr int kPulled = 12;   // pieces of a later product, a block (of 8 to 24 all the same)
-[[maybe_unused]] constexpr int kPace = 1000;   // clocks between two of those: about the memory's own pace
+constexpr int kGroups = 2;  // consumer warpgroups
+template <int TN>
+constexpr int kInFlight = TN > 128 ? 4 : 3;   // pieces
+[[maybe_unused]] constexpr int kAhead = 8;    // pieces pulled into L2 beyond the ring
+[[maybe_unused]] constexpr int kPulled = 12;  // pieces of a later product, a block (of 8 to 24 all the same)
+[[maybe_unused]] constexpr int kPace = 1000;  // clocks between two of those: about the memory's own pace
 
 // How a matrix is shared out over so many blocks. splits > 0: parts of each tile, one a block, a tile's
-// blocks in one cluster; 0: stream-K. `lanes` neighbouring tiles are gone through side by side, a block each;
-// `share` of their blocks are in one cluster and bring each other tokens.
+// blocks in one cluster; 0: stream-K.
 struct Cut {
-  int32_t tiles, pieces, splits, blocks, lanes, share;  // pieces of a tile
-
-  __host__ __device__ int32_t cluster() const { return share * (splits > 0 ? splits : 1); }
+  int32_t tiles, pieces, splits, blocks;  // pieces of a tile
 };
 
 struct StreamArgs {
@@ -29,11 +27,11 @@ struct StreamArgs {
   int32_t ldy;
   StreamOutput output;
   Cut cut, next_cut;
-  const uint8_t* next;               // weights of the product behind this one, or null
+  const uint8_t* next;                // weights of the product behind this one, or null
   int32_t first, m, stages, columns;  // tokens [first, first + m) of x; columns of a piece
-  const float *w_scales, *x_scales;  // of e4m3
-  float4* partial;   // [block][group][TN / 8][128], of stream-K
-  uint32_t* counts;  // [tile][group] parts ready
+  const float *w_scales, *x_scales;   // of e4m3
+  float4* partial;                    // [block][group][TN / 8][128], of stream-K
+  uint32_t* counts;                   // [tile][group] parts ready
 };
 
 // The pieces of a block: [k, k + left) of the line of all tiles' pieces, from `tile` on.
@@ -42,18 +40,17 @@ struct Range {
 
   __device__ explicit Range(const Cut& cut, uint32_t block = blockIdx.x) {
     if (cut.splits > 0) {
-      const int cluster = block / cut.cluster(), rank = block % cut.cluster(), part = rank / cut.share;
-      tile = cluster * cut.share + rank % cut.share;
+      tile = block / cut.splits;
+      const int part = block - tile * cut.splits;
       k = cut.pieces * part / cut.splits;
       left = cut.pieces * (part + 1) / cut.splits - k;
     } else {
       // 32 bits: a block for each of 2^26 pieces of 16 KiB would be a matrix of a terabyte.
-      const uint32_t total = cut.tiles / cut.lanes * cut.pieces, count = cut.blocks / cut.lanes,
-                     index = block / cut.lanes;
-      const auto begin = static_cast<int>(index * total / count);
-      const auto end = static_cast<int>((index + 1) * total / count);
-      tile = begin / cut.pieces * cut.lanes + block % cut.lanes;
-      k = begin % cut.pieces;
+      const uint32_t total = cut.tiles * cut.pieces;
+      const auto begin = static_cast<int>(block * total / cut.blocks);
+      const auto end = static_cast<int>((block + 1) * total / cut.blocks);
+      tile = begin / cut.pieces;
+      k = begin - tile * cut.pieces;
       left = end - begin;
     }
   }
@@ -85,7 +82,7 @@ struct NextPieces {
     if (block >= args.next_cut.blocks) return;
     const Range range(args.next_cut, block);
     at = args.next + (static_cast<int64_t>(range.tile) * args.next_cut.pieces + range.k) * kPieceBytes;
-    left = min(kPulled, min(range.left, args.next_cut.pieces - range.k));
+    left = min(kPulled, range.left);
   }
 };
 
@@ -107,11 +104,7 @@ __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
   const uint64_t policy = evict_first();
   const Range range(args.cut);
   NextPieces next(args);
-  const auto piece = [&](int i) {  // the range's i-th
-    const int tiles = (range.k + i) / args.cut.pieces * (args.cut.lanes - 1);
-    const int64_t at = static_cast<int64_t>(range.tile + tiles) * args.cut.pieces + range.k + i;
-    return args.w + at * kPieceBytes;
-  };
+  const uint8_t* from = args.w + (static_cast<int64_t>(range.tile) * args.cut.pieces + range.k) * kPieceBytes;
   Stage stage(1), last(1), oldest(0);  // oldest: the first piece that may still be on its way
   int flying = 0, ahead = 0;           // ahead: pieces behind this one that L2 was asked for
   int64_t asked_at = 0;
@@ -126,20 +119,21 @@ __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
       if (i + ahead == range.left) {
         if (!next.pull()) continue;
       } else if (ahead < kAhead) {
-        prefetch_bytes(piece(i + ahead), kPieceBytes);
+        prefetch_bytes(from + static_cast<int64_t>(i + ahead) * kPieceBytes, kPieceBytes);
         ++ahead;
       } else {
         continue;
       }
       asked_at = clock64();
     }
-    while (flying >= kInFlight) {
+    while (flying >= kInFlight<TN>) {
       barrier_wait(ring.weights_full + 8 * oldest.index, oldest.parity);
       see_landed();
     }
     const uint32_t full = ring.weights_full + 8 * stage.index;
     barrier_expect(full, kPieceBytes);
-    copy_bytes(ring.weights + stage.index * kPieceBytes, piece(i), kPieceBytes, full, policy);
+    copy_bytes(ring.weights + stage.index * kPieceBytes, from + static_cast<int64_t>(i) * kPieceBytes,
+               kPieceBytes, full, policy);
     ++flying;
     if (ahead > 0) --ahead;
     last = stage;
@@ -148,41 +142,19 @@ __device__ void fetch_weights(const StreamArgs& args, const Ring<TN>& ring) {
   if (range.left > 0) pull_rest(next, ring, last);
 }
 
-// The blocks that share this one's tokens: their first rank in the cluster, and this one's place among them.
-struct Sharers {
-  int base, place;
-
-  __device__ explicit Sharers(const Cut& cut) {
-    const int rank = static_cast<int>(blockIdx.x) % cut.cluster();
-    base = rank / cut.share * cut.share;
-    place = rank - base;
-  }
-};
-
 template <int TN>
 __device__ void fetch_tokens(const StreamArgs& args, const Ring<TN>& ring) {
   const uint64_t policy = evict_last();
   wait_for_predecessor();
   fence_async_proxy();
   const Range range(args.cut);
-  const Sharers sharers(args.cut);
-  const auto all = static_cast<uint16_t>(((1 << args.cut.share) - 1) << sharers.base);
   Stage stage(1);
   for (int i = 0, k = range.k; i < range.left; ++i) {
     barrier_wait(ring.empty + 8 * stage.index, stage.parity);
     const uint32_t full = ring.tokens_full + 8 * stage.index;
-    const uint32_t to = ring.tokens + stage.index * Ring<TN>::kXBytes;
     barrier_expect(full, Ring<TN>::kXBytes);
-    if (Ring<TN>::kShares && args.cut.share > 1) {
-      copy_box_to(all, to + sharers.place * Ring<TN>::kBoxBytes, &args.x, k * args.columns,
-                  args.first + sharers.place * Ring<TN>::kBoxTokens, full, policy);
-    } else {
-#pragma unroll
-      for (int box = 0; box < TN / Ring<TN>::kBoxTokens; ++box) {
-        copy_box(to + box * Ring<TN>::kBoxBytes, &args.x, k * args.columns,
-                 args.first + box * Ring<TN>::kBoxTokens, full, policy);
-      }
-    }
+    copy_box(ring.tokens + stage.index * Ring<TN>::kXBytes, &args.x, k * args.columns, args.first, full,
+             policy);
     if (++k == args.cut.pieces) k = 0;
     stage.next(ring.stages);
   }

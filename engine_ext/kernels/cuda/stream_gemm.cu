@@ -1,6 +1,6 @@
 // A fixed grid, one block a multiprocessor: two consumer warpgroups of 64 weight rows each, warps that fetch
 // weights, activations and their scales, and a ring of pieces in shared memory. Weights are the
-// product's M side, tokens padded to 8..128 its N side, so that an absent token costs no tensor-core row.
+// product's M side, tokens padded to 8..256 its N side, so that an absent token costs no tensor-core row.
 //
 // Three pieces are in flight at a time: enough to keep the memory busy, and more would only make everybody
 // else's loads queue longer. While the ring is full and landed, a few pieces more are pulled into L2. Large
@@ -34,20 +34,16 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
     for (int i = 0; i < args.stages; ++i) {
       barrier_init(ring.weights_full + 8 * i, 1);
       barrier_init(ring.tokens_full + 8 * i, 1);
-      barrier_init(ring.empty + 8 * i, kGroups * 4 * (Ring<TN>::kShares ? args.cut.share : 1));
+      barrier_init(ring.empty + 8 * i, kGroups * 4);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     fence_async_proxy();
   }
   __syncthreads();
-  const bool shares = Ring<TN>::kShares && args.cut.share > 1;
-  if (shares) cluster_arrive();  // who reaches into the other block waits for it
   let_successor_start();
   if (warp == kGroups * 4) {
     if (threadIdx.x % kWarp == 0) fetch_weights<TN>(args, ring);
-    if (shares) cluster_wait();
   } else if (warp == kGroups * 4 + 1) {
-    if (shares) cluster_wait();
     if (threadIdx.x % kWarp == 0) fetch_tokens<TN>(args, ring);
   } else if (warp == kGroups * 4 + 2) {
     if constexpr (kIsE4m3) provide_scales<TN>(args, scales);
@@ -57,21 +53,13 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
 #endif
 }
 
-// The same for every number of tokens, so that a row's bits are.
 Cut cut_of(int64_t n, int64_t pieces, const StreamDevice& device) {
-  Cut cut{static_cast<int32_t>(n / kStreamRows), static_cast<int32_t>(pieces), 0, device.num_sms, 1, 1};
-  const bool is_even = cut.tiles % 2 == 0;
-  if (cut.tiles > device.num_sms) {
-    if (is_even && 2 * device.clusters[2] >= device.num_sms / 2 * 2) cut.lanes = 2;
-    cut.blocks = device.num_sms / cut.lanes * cut.lanes;
-    return cut;
-  }
+  Cut cut{static_cast<int32_t>(n / kStreamRows), static_cast<int32_t>(pieces), 0, device.num_sms};
+  if (cut.tiles > device.num_sms) return cut;
   cut.splits = std::max(
       1, std::min({device.num_sms / cut.tiles, cut.pieces / kLeastPieces, int32_t{kStreamMostSplits}}));
   while (cut.splits > 1 && device.clusters[cut.splits] < cut.tiles) --cut.splits;
   cut.blocks = cut.tiles * cut.splits;
-  const int32_t shared = 2 * cut.splits;
-  if (is_even && shared <= kStreamMostSplits && 2 * device.clusters[shared] >= cut.tiles) cut.lanes = 2;
   return cut;
 }
 
@@ -105,14 +93,12 @@ void allow_ring() {
 
 template <int TN, bool kIsE4m3>
 void launch_typed(StreamArgs& args, cudaStream_t stream) {
-  args.cut.share = Ring<TN>::kShares ? args.cut.lanes : 1;
-  args.next_cut.share = Ring<TN>::kShares ? args.next_cut.lanes : 1;
   constexpr int kStageBytes = kPieceBytes + Ring<TN>::kXBytes + 24;
   constexpr int kStages =
       (kRingBytes - 1024) / kStageBytes < kMostStages ? (kRingBytes - 1024) / kStageBytes : kMostStages;
   allow_ring<TN, kIsE4m3>();
   args.stages = kStages;
-  const ClusterLaunch launch(args.cut.blocks, args.cut.cluster(), stream);
+  const ClusterLaunch launch(args.cut.blocks, args.cut.splits, stream);
   check(cudaLaunchKernelEx(&launch.config, stream_kernel<TN, kIsE4m3>, args), "streamed product");
 }
 
@@ -143,11 +129,9 @@ StreamDevice stream_device() {
 
 namespace {
 
-// One pass over the weights: m <= kStreamMaxTokens.
-void launch_sized(StreamArgs& args, const StreamInput& x, cudaStream_t stream) {
-  const auto* size = std::lower_bound(std::begin(kStreamSizes), std::end(kStreamSizes), args.m);
-  args.x = x.maps[size - std::begin(kStreamSizes)];
-  switch (*size) {
+// One pass over the weights: m <= kStreamMaxTokens, padded to `size`.
+void launch_sized(StreamArgs& args, int32_t size, cudaStream_t stream) {
+  switch (size) {
     case 8:
       return launch<8>(args, stream);
     case 16:
@@ -195,7 +179,9 @@ void stream_gemm(void* y, StreamOutput output, const StreamInput& x, const Strea
     args.m = static_cast<int32_t>(std::min<int64_t>(m - first, kStreamMaxTokens));
     args.y = static_cast<std::byte*>(y) + first * row_bytes;
     args.x_scales = x.scales != nullptr ? x.scales + first : nullptr;
-    launch_sized(args, x, stream);
+    const auto* size = std::lower_bound(std::begin(kStreamSizes), std::end(kStreamSizes), args.m);
+    args.x = x.maps[size - std::begin(kStreamSizes)];
+    launch_sized(args, *size, stream);
   }
 }
 

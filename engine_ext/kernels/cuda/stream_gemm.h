@@ -14,8 +14,8 @@
 
 namespace ion::cuda {
 
-constexpr int32_t kStreamRows = 128;   // weight rows of a tile
-constexpr int32_t kStreamBytes = 128;  // of a row in a piece
+constexpr int32_t kStreamRows = 128;       // weight rows of a tile
+constexpr int32_t kStreamBytes = 128;      // of a row in a piece
 constexpr int32_t kStreamMaxTokens = 256;  // of a pass over the weights
 
 // What its output is.

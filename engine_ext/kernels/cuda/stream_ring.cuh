@@ -9,14 +9,6 @@
 namespace ion::cuda {
 
 constexpr int kPieceBytes = kStreamRows * kStreamBytes;
-// From so many tokens on two blocks that work on neighbouring tiles, a cluster, bring each other half of the
-// tokens: L2 gives no more than some 5.5 TB/s, and it would be tokens for the most part.
-constexpr int kSharedFrom = 64;
-
-constexpr int box_of(int tokens) {
-  return tokens >= kSharedFrom ? tokens / 2 : tokens;
-}
-
 // A place in the ring and the parity of its round.
 struct Stage {
   uint32_t index = 0, parity;
@@ -29,8 +21,7 @@ struct Stage {
 
 template <int TN>
 struct Ring {
-  static constexpr int kXBytes = TN * 128, kBoxTokens = box_of(TN), kBoxBytes = kBoxTokens * 128;
-  static constexpr bool kShares = TN >= kSharedFrom;
+  static constexpr int kXBytes = TN * 128;
   uint32_t weights, tokens, weights_full, tokens_full, empty, stages;
 
   __device__ Ring(const void* raw, int num_stages) : stages(num_stages) {

@@ -35,7 +35,7 @@ __global__ void tile_scales_kernel(float* dst, const float* src, int64_t n, bool
 
 void make_maps(StreamInput& to, const void* x, int64_t rows, int64_t k, int value_bytes) {
   for (int i = 0; i < kNumStreamSizes; ++i) {
-    to.maps[i] = box_view(x, rows, k, box_of(kStreamSizes[i]), value_bytes);
+    to.maps[i] = box_view(x, rows, k, kStreamSizes[i], value_bytes);
   }
 }
 

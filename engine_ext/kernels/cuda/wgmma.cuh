@@ -25,11 +25,6 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Of another block of the cluster: `barrier` is shared_of its place.
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t is_over;
   asm volatile(
@@ -72,16 +67,6 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
       : "memory");
 }
 
-// To the same place, and its barrier, of all blocks of the cluster whose bit in `blocks` is set.
-__device__ __forceinline__ void copy_box_to(uint16_t blocks, uint32_t to, const CUtensorMap* map, int column,
-                                            int row, uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks), "l"(policy)
-      : "memory");
-}
-
 __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                            uint64_t policy) {
   asm volatile(
@@ -111,15 +96,8 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* from) {
 
 // All threads of the cluster's blocks that have not ended meet; what they wrote before, each other's shared
 // memory included, is there afterwards.
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
 __device__ __forceinline__ void cluster_sync() {
-  cluster_arrive();
-  cluster_wait();
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // The same place of another block of the cluster.
@@ -183,13 +161,13 @@ struct Product;
   ION_R32                                                                            \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define ION_R96                                                                                        \
-  ION_R64                                                                                              \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, "  \
+#define ION_R96                                                                                       \
+  ION_R64                                                                                             \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, " \
   "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define ION_R128                                                                                       \
-  ION_R96                                                                                              \
-  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "     \
+#define ION_R128                                                                                   \
+  ION_R96                                                                                          \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define ION_R48 ION_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define ION_D4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
