@@ -102,8 +102,7 @@ __device__ void finish_piece(Found<D, kWarps>& found, const DecodeTile<D>& tile,
   const int num_heads = task.unit.num_heads, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const bool is_only = task.num_parts == 1;
   bf16* dst = task.output(args);
-  const int64_t unit_floats = static_cast<int64_t>(min(kTileHeads, args.num_heads)) * (D + 2);
-  float* part = args.partial + work * unit_floats;
+  const RowParts<D> parts(args, task, units, work);
   leave_sums(found, tile);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -122,25 +121,22 @@ __device__ void finish_piece(Found<D, kWarps>& found, const DecodeTile<D>& tile,
         *reinterpret_cast<uint2*>(dst + at) =
             make_uint2(pack(sum.x * factor, sum.y * factor), pack(sum.z * factor, sum.w * factor));
       } else {
-        auto* to = reinterpret_cast<float2*>(part + 2 * num_heads + at);
+        auto* to = reinterpret_cast<float2*>(parts.own + 2 * num_heads + at);
         __stcg(to, make_float2(sum.x, sum.y));
         __stcg(to + 1, make_float2(sum.z, sum.w));
       }
     }
     if (is_only || warp > 0 || lane >= 4) continue;
-    __stcg(part + head, sums.m);
-    __stcg(part + num_heads + head, sums.l);
+    __stcg(parts.own + head, sums.m);
+    __stcg(parts.own + num_heads + head, sums.l);
   }
   if (is_only) return;
   __threadfence();
   __syncthreads();
-  uint32_t* arrived = args.arrivals + task.piece.span * units + work % units;
-  if (threadIdx.x == 0) found.is_last = is_last_to_arrive(arrived, task.num_parts);
+  if (threadIdx.x == 0) found.is_last = is_last_to_arrive(parts.arrived, task.num_parts);
   __syncthreads();
   if (!found.is_last) return;
-  const int64_t stride = unit_floats * units;
-  merge_parts<D, kWarps * kWarp>(dst, part - (task.piece.part - task.first_part) * stride, stride,
-                                 task.num_parts, num_heads);
+  merge_parts<D, kWarps * kWarp>(dst, parts, task.num_parts, num_heads);
 }
 
 constexpr int kResidentWarps = 12;  // of a multiprocessor, by their registers

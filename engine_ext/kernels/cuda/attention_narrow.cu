@@ -26,7 +26,7 @@ __device__ void write_row(bf16* dst, const DecodeTile<D>& tile, int num_heads) {
   });
 }
 
-// One of several: m and l of each head, then acc [heads][D], as in attention.cu.
+// One of several, as RowParts has it.
 template <int D>
 __device__ void write_part(float* part, const DecodeTile<D>& tile, int num_heads) {
   const int lane = threadIdx.x % kWarp, pair = 2 * (lane % 4);
@@ -53,18 +53,14 @@ __device__ void finish_piece(const DecodeTile<D>& tile, const AttentionArgs& arg
                              int units, int work) {
   const int num_heads = task.unit.num_heads;
   if (task.num_parts == 1) return write_row<D>(task.output(args), tile, num_heads);
-  const int64_t unit_floats = static_cast<int64_t>(min(kTileHeads, args.num_heads)) * (D + 2);
-  float* part = args.partial + work * unit_floats;
-  write_part<D>(part, tile, num_heads);
+  const RowParts<D> parts(args, task, units, work);
+  write_part<D>(parts.own, tile, num_heads);
   __threadfence();
   __syncwarp();
-  uint32_t* arrived = args.arrivals + task.piece.span * units + work % units;
   int is_last = 0;
-  if (threadIdx.x % kWarp == 0) is_last = is_last_to_arrive(arrived, task.num_parts);
+  if (threadIdx.x % kWarp == 0) is_last = is_last_to_arrive(parts.arrived, task.num_parts);
   if (__shfl_sync(0xffffffffu, is_last, 0) == 0) return;
-  const int64_t stride = unit_floats * units;
-  const float* first = part - (task.piece.part - task.first_part) * stride;
-  merge_parts<D, kWarp>(task.output(args), first, stride, task.num_parts, num_heads);
+  merge_parts<D, kWarp>(task.output(args), parts, task.num_parts, num_heads);
 }
 
 template <int D, bool kRopes>

@@ -3,15 +3,37 @@
 
 #include <cmath>
 
+#include "attention_units.cuh"
 #include "decode_tile.cuh"
 
 namespace ion::cuda {
 
-// The parts of a row, in order, over the sums' common maximum, by kThreads threads. A part: m and l of each
-// head, then acc [heads][D], float32. A thread has four dims of some heads, and what it asks for of a part is
-// on its way together: a part costs one way to L2 and not one for each head.
+// Where the pieces of a row leave what they found for the last of them to arrive. A part: m and l of each
+// head, then acc [heads][D], float32.
+template <int D>
+struct RowParts {
+  float* own;
+  const float* first;
+  int64_t stride;  // from part to part
+  uint32_t* arrived;
+
+  template <typename Task>
+  __device__ RowParts(const AttentionArgs& args, const Task& task, int units, int work) {
+    const int64_t floats = static_cast<int64_t>(min(kTileHeads, args.num_heads)) * (D + 2);
+    stride = floats * units;
+    own = args.partial + work * floats;
+    first = own - (task.piece.part - task.first_part) * stride;
+    arrived = args.arrivals + task.piece.span * units + work % units;
+  }
+};
+
+// The parts of a row, in order, over the sums' common maximum, by kThreads threads. A thread has four dims of
+// some heads, and what it asks for of a part is on its way together: a part costs one way to L2 and not one
+// for each head.
 template <int D, int kThreads>
-__device__ void merge_parts(bf16* dst, const float* parts, int64_t stride, int num_parts, int num_heads) {
+__device__ void merge_parts(bf16* dst, const RowParts<D>& row, int num_parts, int num_heads) {
+  const float* parts = row.first;
+  const int64_t stride = row.stride;
   constexpr int kOfHead = D / 4;  // threads
   constexpr int kAtOnce = kThreads / kOfHead < kTileHeads ? kThreads / kOfHead : kTileHeads;
   constexpr int kWanted = (kTileHeads + kAtOnce - 1) / kAtOnce, kHeads = kWanted < 4 ? kWanted : 4;

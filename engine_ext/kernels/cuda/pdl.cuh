@@ -34,22 +34,35 @@ __device__ __forceinline__ void join_chain() {
   wait_for_predecessor();
 }
 
-// A launch that may begin while the one before it in the stream still runs. Works on every device: where
-// there is no such launch it is a plain one.
+// A launch that may begin while the one before it in the stream still runs, of clusters of so many blocks.
+// Works on every device: where there is no such launch it is a plain one, and where there are no clusters
+// nobody asks for them.
+struct ChainLaunch {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2] = {};
+
+  ChainLaunch(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, int32_t cluster = 1) {
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    config.attrs = attributes;
+    config.numAttrs = cluster > 1 ? 2 : 1;
+  }
+  ChainLaunch(const ChainLaunch&) = delete;  // config points into it
+  ChainLaunch& operator=(const ChainLaunch&) = delete;
+};
+
 template <typename... Params, typename... Args>
 void launch_in_chain(const char* what, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                      cudaStream_t stream, Args&&... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), what);
+  const ChainLaunch launch(grid, block, shared_bytes, stream);
+  check(cudaLaunchKernelEx(&launch.config, kernel, std::forward<Args>(args)...), what);
 }
 
 }  // namespace ion::cuda

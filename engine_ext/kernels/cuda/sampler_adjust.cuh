@@ -127,7 +127,7 @@ __device__ __forceinline__ void scatter(float* row, int32_t vocab, const Changes
 
 __device__ __forceinline__ Seen look(const Row& row) {
   Seen seen;
-  visit_row(row, [&](float x, int32_t id) {
+  visit_row<8>(row, [&](float x, int32_t id) {
     seen.is_bad |= !(fabsf(x) <= FLT_MAX);
     seen.add(x, id);
   });

@@ -224,17 +224,20 @@ struct Consumer {
     }
   }
 
-  // Each block of the tile's cluster adds up its share of the tokens, groups of eight. The rings hold nothing
-  // that is needed any more once all have multiplied.
+  // Each block of the tile's cluster adds up its share of the tokens, groups of eight. Where the sums come
+  // into the ring, it must hold nothing that is needed any more: all have multiplied.
   __device__ void share_sum(int tile) const {
     const int parts = args.cut.splits, rank = static_cast<int>(blockIdx.x) - tile * parts;
     const int most = (kColumns + parts - 1) / parts;
     const auto first_of = [&](int share) { return (kColumns * share + parts - 1) / parts; };
+    const bool is_apart = 16 * 128 * kGroups * parts * most <= Ring<TN>::kSumBytes;
+    const uint32_t space = is_apart ? ring.sums : ring.weights;
     const auto place = [&](int part, int column) {
-      return ring.weights + 16 * (((part * kGroups + group) * most + column) * 128 + thread);
+      return space + 16 * (((part * kGroups + group) * most + column) * 128 + thread);
     };
     const int begin = first_of(rank), end = first_of(rank + 1);
-    cluster_sync();
+    cluster_wait();  // all are there
+    if (!is_apart) cluster_sync();
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const int owner = j * parts / kColumns;

@@ -2,11 +2,12 @@
 // weights, activations and their scales, and a ring of pieces in shared memory. Weights are the
 // product's M side, tokens padded to 8..256 its N side, so that an absent token costs no tensor-core row.
 //
-// Three pieces are in flight at a time: enough to keep the memory busy, and more would only make everybody
-// else's loads queue longer. While the ring is full and landed, a few pieces more are pulled into L2. Large
-// matrices are cut evenly over the blocks (stream-K: Osama et al. 2023, arXiv:2301.03598), and their partial
-// sums go through L2; of small ones a block takes one range of one tile's columns, and the tile's blocks, a
-// cluster, add up through each other's shared memory. Partial sums are added in the order of the columns.
+// Three pieces (of many tokens four) are in flight at a time: enough to keep the memory busy, and more would
+// only make everybody else's loads queue longer. While the ring is full and landed, a few pieces more are
+// pulled into L2. Large matrices are cut evenly over the blocks (stream-K: Osama et al. 2023,
+// arXiv:2301.03598), and their partial sums go through L2; of small ones a block takes one range of one
+// tile's columns, and the tile's blocks, a cluster, add up through each other's shared memory. Partial sums
+// are added in the order of the columns.
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -20,8 +21,7 @@ namespace {
 
 constexpr int kThreads = kConsumers + 3 * kWarp;
 constexpr int kRingBytes = 200 * 1024;  // leaves room for the small kernels beside a block
-constexpr int kMostStages = 32;
-constexpr int kLeastPieces = 4;  // of a part of a tile: adding up many short parts takes longer
+constexpr int kLeastPieces = 4;         // of a part of a tile: adding up many short parts takes longer
 
 template <int TN, bool kIsE4m3>
 __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_constant__ StreamArgs args) {
@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kThreads, 1) stream_kernel(const __grid_consta
     fence_async_proxy();
   }
   __syncthreads();
+  if (args.cut.splits > 1) cluster_say();  // that it is there; see share_sum
   let_successor_start();
   if (warp == kGroups * 4) {
     if (threadIdx.x % kWarp == 0) fetch_weights<TN>(args, ring);
@@ -63,25 +64,9 @@ Cut cut_of(int64_t n, int64_t pieces, const StreamDevice& device) {
   return cut;
 }
 
-// A launch of clusters of `size` blocks that may begin while the one before it still runs.
-struct ClusterLaunch {
-  cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[2] = {};
-
-  ClusterLaunch(int32_t blocks, int32_t size, cudaStream_t stream) {
-    config.gridDim = dim3(blocks);
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = kRingBytes;
-    config.stream = stream;
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = size;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    config.attrs = attributes;
-    config.numAttrs = size > 1 ? 2 : 1;
-  }
-};
+ChainLaunch launch_of(int32_t blocks, int32_t cluster, cudaStream_t stream) {
+  return {dim3(blocks), dim3(kThreads), kRingBytes, stream, cluster};
+}
 
 template <int TN, bool kIsE4m3>
 void allow_ring() {
@@ -94,11 +79,10 @@ void allow_ring() {
 template <int TN, bool kIsE4m3>
 void launch_typed(StreamArgs& args, cudaStream_t stream) {
   constexpr int kStageBytes = kPieceBytes + Ring<TN>::kXBytes + 24;
-  constexpr int kStages =
-      (kRingBytes - 1024) / kStageBytes < kMostStages ? (kRingBytes - 1024) / kStageBytes : kMostStages;
+  constexpr int kStages = (kRingBytes - 1024 - Ring<TN>::kSumBytes - 16) / kStageBytes;
   allow_ring<TN, kIsE4m3>();
   args.stages = kStages;
-  const ClusterLaunch launch(args.cut.blocks, args.cut.splits, stream);
+  const ChainLaunch launch = launch_of(args.cut.blocks, args.cut.splits, stream);
   check(cudaLaunchKernelEx(&launch.config, stream_kernel<TN, kIsE4m3>, args), "streamed product");
 }
 
@@ -120,7 +104,7 @@ StreamDevice stream_device() {
   check(cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, device), "device");
   allow_ring<8, false>();
   for (int32_t size = 2; size <= kStreamMostSplits; ++size) {
-    const ClusterLaunch launch(size, size, nullptr);
+    const ChainLaunch launch = launch_of(size, size, nullptr);
     check(cudaOccupancyMaxActiveClusters(&found.clusters[size], stream_kernel<8, false>, &launch.config),
           "clusters");
   }

@@ -100,6 +100,14 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// Whoever waits knows that all the cluster's threads have said so, and nothing of what they wrote.
+__device__ __forceinline__ void cluster_say() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
 // The same place of another block of the cluster.
 __device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t block) {
   uint32_t out;
