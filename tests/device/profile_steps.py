@@ -4,7 +4,8 @@ python tests/device/profile_steps.py LIBRARY SHAPE [--precision fp8] STEP ...
 
 STEP: `d64`, steps of 64 decode rows; `p2x4096`, a step of two whole prompts of 4,096 tokens. A kernel's own
 time runs from the end of the one that ended before it to its end: kernels of a chain of dependent launches
-overlap, so what each took from start to end (`run`) adds up to more than the step.
+overlap, so what each took from start to end (`run`) adds up to more than the step. A kernel that comes
+several times in a layer has a line for each: `2/4` is the second of four.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ion_cuda import Runner
 from shapes import JUDGED
 from torch.profiler import ProfilerActivity, profile
 
-DECODE_PROMPT, DECODE_STEPS, SHOWN = 128, 40, 14
+DECODE_PROMPT, DECODE_STEPS, SHOWN = 128, 40, 18
 
 
 class Kernel(NamedTuple):
@@ -57,15 +58,30 @@ def short(name: str) -> str:
     return name[:64]
 
 
-def report(title: str, steps: list[list[Kernel]]) -> None:
+def places_of(step: list[Kernel], num_layers: int) -> list[str]:
+    """Each kernel's name, and which of those of that name in its layer it is."""
+    total = collections.Counter(short(kernel.name) for kernel in step)
+    seen, places = collections.Counter[str](), []
+    for kernel in step:
+        name = short(kernel.name)
+        number, of_layer = seen[name], total[name] // num_layers
+        seen[name] += 1
+        if of_layer > 1:
+            is_behind = number >= of_layer * num_layers
+            name += " behind" if is_behind else f" {number % of_layer + 1}/{of_layer}"
+        places.append(name)
+    return places
+
+
+def report(title: str, steps: list[list[Kernel]], num_layers: int) -> None:
     """A table of what is longest, in microseconds a step."""
     own, run, count = collections.Counter[str](), collections.Counter[str](), collections.Counter[str]()
     span = 0.0
     for step in steps:
         last = step[0].start
         span += max(kernel.end for kernel in step) - step[0].start
-        for kernel in sorted(step, key=lambda kernel: kernel.end):
-            name = short(kernel.name)
+        placed = zip(step, places_of(step, num_layers), strict=True)
+        for kernel, name in sorted(placed, key=lambda pair: pair[0].end):
             own[name] += kernel.end - last
             run[name] += kernel.end - kernel.start
             count[name] += 1
@@ -88,7 +104,8 @@ def main() -> None:
             prompts = [[rng.randrange(shape.vocab_size) for _ in range(length)] for _ in range(int(number))]
             is_decode = step.startswith("d")
             steps = steps_of(kernels_of(runner, prompts, DECODE_STEPS if is_decode else 3))
-            report(f"{args.shape}, {args.precision}, {step}", steps[-12:-2] if is_decode else steps[:1])
+            shown = steps[-12:-2] if is_decode else steps[:1]
+            report(f"{args.shape}, {args.precision}, {step}", shown, shape.num_layers)
 
 
 if __name__ == "__main__":

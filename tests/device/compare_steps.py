@@ -1,0 +1,63 @@
+"""Decode steps of several builds of the library, in turns in one process.
+
+python tests/device/compare_steps.py SHAPE [--precision fp8] [--rows 1,8,64] LIBRARY LIBRARY ...
+
+At a card's power limit figures of one run and the next differ by 3%, those taken in turns by well under 1%.
+Milliseconds on the device of a step with so many rows at contexts of 128 to 188: the median of the rounds'
+medians, and the least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+
+import reference
+from drive import Timing, generate, runner_for
+from ion_cuda import PRECISIONS, Library, Model, Runner, Shape
+from shapes import JUDGED
+
+PROMPT, NEW, ROUNDS = 128, 60, 5  # the first round is not counted
+MAX_RUNNING, BUDGET, CONTEXT = 256, 8192, 1024
+BLOCKS = MAX_RUNNING * 16
+
+
+def opened(library: str, shape: Shape, precision: str) -> Runner:
+    model = Model(Library(library), shape, None, precision)
+    reference.fill(model, seed=1)
+    model.tile()
+    return runner_for(model, slots=MAX_RUNNING, budget=BUDGET, context=CONTEXT, blocks=BLOCKS, graphs=True)
+
+
+def step_ms(runner: Runner, prompts: list[list[int]]) -> float:
+    """The median of one round."""
+    timing = Timing()
+    generate(runner, prompts, [NEW] * len(prompts), budget=BUDGET, max_running=MAX_RUNNING, timing=timing)
+    rounds = zip(timing.decode_s, timing.rows, strict=True)
+    return 1e3 * statistics.median(seconds for seconds, rows in rounds if rows == len(prompts))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("shape", choices=JUDGED)
+    parser.add_argument("libraries", nargs="+", metavar="LIBRARY")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    parser.add_argument("--rows", default="1,8,32,64,128,256")
+    args = parser.parse_intermixed_args()
+    shape, rng = JUDGED[args.shape], random.Random(2)
+    runners = [opened(library, shape, args.precision) for library in args.libraries]
+    print(f"| {args.shape}, {args.precision}, rows | {' | '.join(args.libraries)} |")
+    print("|--:|" + "--:|" * len(runners))
+    for rows in map(int, args.rows.split(",")):
+        prompts = [[rng.randrange(shape.vocab_size) for _ in range(PROMPT)] for _ in range(rows)]
+        taken = [[step_ms(runner, prompts) for runner in runners] for _ in range(ROUNDS)][1:]
+        columns = zip(*taken, strict=True)
+        cells = (f"{statistics.median(column):.4f} ({min(column):.4f})" for column in columns)
+        print(f"| {rows} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
