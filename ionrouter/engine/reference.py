@@ -91,9 +91,10 @@ class Reference:
         for layer in range(self.config.num_layers):
             x = x + self._attention(layer, self._norm(x, f"blk.{layer}.attn_norm"))
             x = x + self._mlp(layer, self._norm(x, f"blk.{layer}.ffn_norm"))
-        x = self._norm(x, "output_norm")
-        head = self.weights.get("output.weight", self.weights["token_embd.weight"])
-        return x @ head.T
+        return self._head(self._norm(x, "output_norm"))
+
+    def _head(self, x: Tensor) -> Tensor:
+        return x @ self.weights.get("output.weight", self.weights["token_embd.weight"]).T
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
         y = x @ self.weights[f"{name}.weight"].T
@@ -132,11 +133,15 @@ class Reference:
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
+    def _cached(self, x: Tensor) -> Tensor:
+        """K or V [num_kv_heads, num_tokens, head_dim] as attention reads it."""
+        return x
+
     def _attention(self, layer: int, x: Tensor) -> Tensor:
         config = self.config
         q = self._rotate(self._heads(x, layer, "q", config.num_heads))
-        k = self._rotate(self._heads(x, layer, "k", config.num_kv_heads))
-        v = self._heads(x, layer, "v", config.num_kv_heads)
+        k = self._cached(self._rotate(self._heads(x, layer, "k", config.num_kv_heads)))
+        v = self._cached(self._heads(x, layer, "v", config.num_kv_heads))
         group = config.num_heads // config.num_kv_heads
         hidden = torch.full((len(x), len(x)), -math.inf, dtype=x.dtype)
         mask = hidden.triu(1)
