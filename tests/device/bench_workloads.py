@@ -51,7 +51,9 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def opened(library: str, shape: Shape, precision: str, *, deterministic: bool = False) -> Iterator[Runner]:
+def opened(
+    library: str, shape: Shape, precision: str, *, deterministic: bool = False, blocks: int = BLOCKS
+) -> Iterator[Runner]:
     """A runner over random weights, with the limits that peers get."""
     model = Model(Library(library), shape, None, precision)
     reference.fill(model, seed=1)
@@ -61,7 +63,7 @@ def opened(library: str, shape: Shape, precision: str, *, deterministic: bool = 
         slots=MAX_RUNNING,
         budget=BUDGET,
         context=CONTEXT,
-        blocks=BLOCKS,
+        blocks=blocks,
         graphs=True,
         deterministic=deterministic,
     )

@@ -12,22 +12,15 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+from contextlib import ExitStack
 
-import reference
-from drive import Timing, generate, runner_for
-from ion_cuda import PRECISIONS, Library, Model, Runner, Shape
+from bench_workloads import BUDGET, MAX_RUNNING, opened
+from drive import Timing, generate
+from ion_cuda import PRECISIONS, Runner
 from shapes import JUDGED
 
 PROMPT, NEW, ROUNDS = 128, 60, 5  # the first round is not counted
-MAX_RUNNING, BUDGET, CONTEXT = 256, 8192, 1024
-BLOCKS = MAX_RUNNING * 16
-
-
-def opened(library: str, shape: Shape, precision: str) -> Runner:
-    model = Model(Library(library), shape, None, precision)
-    reference.fill(model, seed=1)
-    model.tile()
-    return runner_for(model, slots=MAX_RUNNING, budget=BUDGET, context=CONTEXT, blocks=BLOCKS, graphs=True)
+BLOCKS = MAX_RUNNING * ((PROMPT + NEW) // 16 + 1)  # few, so that several libraries fit
 
 
 def step_ms(runner: Runner, prompts: list[list[int]]) -> float:
@@ -48,15 +41,19 @@ def main() -> None:
     parser.add_argument("--rows", default="1,8,32,64,128,256")
     args = parser.parse_intermixed_args()
     shape, rng = JUDGED[args.shape], random.Random(2)
-    runners = [opened(library, shape, args.precision) for library in args.libraries]
-    print(f"| {args.shape}, {args.precision}, rows | {' | '.join(args.libraries)} |")
-    print("|--:|" + "--:|" * len(runners))
-    for rows in map(int, args.rows.split(",")):
-        prompts = [[rng.randrange(shape.vocab_size) for _ in range(PROMPT)] for _ in range(rows)]
-        taken = [[step_ms(runner, prompts) for runner in runners] for _ in range(ROUNDS)][1:]
-        columns = zip(*taken, strict=True)
-        cells = (f"{statistics.median(column):.4f} ({min(column):.4f})" for column in columns)
-        print(f"| {rows} | {' | '.join(cells)} |", flush=True)
+    with ExitStack() as stack:
+        runners = [
+            stack.enter_context(opened(library, shape, args.precision, blocks=BLOCKS))
+            for library in args.libraries
+        ]
+        print(f"| {args.shape}, {args.precision}, rows | {' | '.join(args.libraries)} |")
+        print("|--:|" + "--:|" * len(runners))
+        for rows in map(int, args.rows.split(",")):
+            prompts = [[rng.randrange(shape.vocab_size) for _ in range(PROMPT)] for _ in range(rows)]
+            taken = [[step_ms(runner, prompts) for runner in runners] for _ in range(ROUNDS)][1:]
+            columns = zip(*taken, strict=True)
+            cells = (f"{statistics.median(column):.4f} ({min(column):.4f})" for column in columns)
+            print(f"| {rows} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
