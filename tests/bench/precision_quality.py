@@ -20,10 +20,10 @@ from torch import Tensor
 
 from ionrouter.engine import _ion, tokenizer
 from ionrouter.engine.reference import Reference
+from tests.support.logit_quality import PASSAGES, euclidean_error, flip_gaps, perplexity
 
 LARGEST_CODE = 448.0  # of e4m3
 KV_BLOCK = 16
-TEXT = Path(__file__).parents[1] / "engine/data/passages.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +85,12 @@ class Rounded(Reference):
         return (coded(x) if self.precision.has_fp8_head else kept(x)) @ self.head.T
 
 
-def perplexity(logits: Tensor, tokens: list[int]) -> float:
-    return float(torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(tokens[1:])).exp())
-
-
 def row(name: str, ours: Tensor, wanted: Tensor, tokens: list[int]) -> str:
     """One line of the table."""
-    error = float((ours - wanted).norm() / wanted.norm())
-    best = wanted.topk(2, dim=-1)
-    differs = ours.argmax(-1) != best.indices[:, 0]
-    gaps = (best.values[:, 0] - best.values[:, 1])[differs]
+    gaps = flip_gaps(ours, wanted)
     gap = float(gaps.max()) if len(gaps) else 0.0
     ratio = perplexity(ours, tokens) / perplexity(wanted, tokens) - 1
+    error = euclidean_error(ours, wanted)
     return f"| {name} | {error:.2e} | {len(gaps)} | {gap:.2f} | {100 * ratio:+.2f}% |"
 
 
@@ -105,7 +99,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
-    parser.add_argument("--text", type=Path, default=TEXT)
+    parser.add_argument("--text", type=Path, default=PASSAGES)
     args = parser.parse_args()
     reference = Reference.from_gguf(args.model)
     tokens = tokenizer.from_gguf(_ion.gguf_metadata(str(args.model))).encode(args.text.read_text())

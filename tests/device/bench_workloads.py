@@ -39,12 +39,13 @@ def weight_bytes(shape: Shape, precision: str) -> int:
     return value * shape.num_layers * layer + 2 * shape.vocab_size * hidden
 
 
-def parser_of(description: str | None) -> argparse.ArgumentParser:
+def parser_of(description: str | None, *, has_library: bool = True) -> argparse.ArgumentParser:
     """What is asked of who measures a judged shape."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("library")
+    if has_library:
+        parser.add_argument("library")
     parser.add_argument("shape", choices=JUDGED)
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     return parser

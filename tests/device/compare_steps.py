@@ -9,14 +9,13 @@ medians, and the least.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 from contextlib import ExitStack
 
-from bench_workloads import BUDGET, MAX_RUNNING, opened
+from bench_workloads import BUDGET, MAX_RUNNING, opened, parser_of
 from drive import Timing, generate
-from ion_cuda import PRECISIONS, Runner
+from ion_cuda import Runner
 from shapes import JUDGED
 
 PROMPT, NEW, ROUNDS = 128, 60, 5  # the first round is not counted
@@ -32,12 +31,8 @@ def step_ms(runner: Runner, prompts: list[list[int]]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("shape", choices=JUDGED)
+    parser = parser_of(__doc__, has_library=False)
     parser.add_argument("libraries", nargs="+", metavar="LIBRARY")
-    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     parser.add_argument("--rows", default="1,8,32,64,128,256")
     args = parser.parse_intermixed_args()
     shape, rng = JUDGED[args.shape], random.Random(2)

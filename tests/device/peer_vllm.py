@@ -9,7 +9,6 @@ workload runs once unmeasured and then three times. A step: (all - the time for 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -19,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_workloads import BUDGET, MAX_RUNNING, MEASURED, print_row, workloads
+from bench_workloads import BUDGET, MAX_RUNNING, MEASURED, parser_of, print_row, workloads
 from drive import uncollected
-from ion_cuda import PRECISIONS, Shape
+from ion_cuda import Shape
 from shapes import JUDGED
 
 from ionrouter.engine.random_model import config_of
@@ -30,12 +29,8 @@ MEMORY_SHARE = 0.88  # of the card
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("shape", choices=JUDGED)
+    parser = parser_of(__doc__, has_library=False)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
-    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     args = parser.parse_intermixed_args()
     import vllm  # type: ignore[import-not-found]
 

@@ -21,6 +21,7 @@ from ionrouter.engine.reference import Reference
 from tests.support import tiny_transformers
 from tests.support.ion_engine import generate, make_engine
 from tests.support.k_quants import quantize
+from tests.support.logit_quality import euclidean_error
 from tests.support.tiny_llama import TinyLlama, json_name, write_gguf, write_safetensors
 
 EXACT_TOLERANCE = 1e-4
@@ -66,12 +67,6 @@ def relative_error(ours: np.ndarray[Any, Any], reference: torch.Tensor) -> float
     """Return the largest over the positions."""
     theirs = reference.numpy()
     return float((np.abs(ours - theirs).max(-1) / np.abs(theirs).max(-1)).max())
-
-
-def euclidean_error(ours: np.ndarray[Any, Any], reference: torch.Tensor) -> float:
-    """Return it over all positions together."""
-    theirs = reference.numpy()
-    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
 def gguf_of(folder: Path, shape: TinyLlama, tensor_type: TensorType, seed: int = 5) -> Path:

@@ -1,6 +1,6 @@
 """The default model against the float32 reference, with the tolerances that docs/engine.md states.
 
-Errors are defined in test_numerics.py. Text: data/passages.txt, written for this test.
+Errors are defined in test_numerics.py and tests/support/logit_quality.py, which has the text.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from tests.engine.test_numerics import (
     EXACT_TOLERANCE,
     FAST_TOLERANCE,
     assert_greedy_equals,
-    euclidean_error,
     relative_error,
 )
 from tests.support.default_model import default_model_path
 from tests.support.ion_engine import generate, make_engine
+from tests.support.logit_quality import PASSAGES, euclidean_error, flip_gaps, perplexity
 
 pytestmark = pytest.mark.model
 
-PASSAGES = Path(__file__).parent / "data" / "passages.txt"
 FLIP_GAP = 0.5  # an argmax may differ where the reference's two best are nearer than this
 PERPLEXITY_TOLERANCE = 0.01
 PROMPTS = (
@@ -60,11 +59,6 @@ def given() -> Given:
     return Given(path, reference, tokens, reference.logits(tokens))
 
 
-def perplexity(logits: torch.Tensor, tokens: list[int]) -> float:
-    losses = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(tokens[1:]))
-    return float(losses.exp())
-
-
 def test_exact_logits_equal_the_reference(given: Given) -> None:
     ours = np.asarray(_ion.Model.load_gguf(str(given.path), "exact").logits(given.tokens))
     assert relative_error(ours, given.logits) < EXACT_TOLERANCE
@@ -82,9 +76,7 @@ def test_exact_greedy_equals_the_reference_over_64_tokens(given: Given) -> None:
 def test_fast_stays_within_its_tolerances(given: Given) -> None:
     ours = torch.tensor(np.asarray(_ion.Model.load_gguf(str(given.path), "fast").logits(given.tokens)))
     assert euclidean_error(ours.numpy(), given.logits) < FAST_TOLERANCE
-    top = given.logits.topk(2, dim=-1)
-    flipped = (ours.argmax(-1) != top.indices[:, 0]).nonzero()[:, 0]
-    gaps = (top.values[:, 0] - top.values[:, 1])[flipped]
+    gaps = flip_gaps(ours, given.logits)
     assert gaps.numel() == 0 or float(gaps.max()) < FLIP_GAP
     ratio = perplexity(ours, given.tokens) / perplexity(given.logits, given.tokens)
     assert abs(ratio - 1) < PERPLEXITY_TOLERANCE

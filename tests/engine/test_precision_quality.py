@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType as TensorType
 
 from ionrouter.engine.reference import Reference
 from tests.bench.precision_quality import KV_BLOCK, PRECISIONS, Precision, Rounded, coded, row
+from tests.support.logit_quality import euclidean_error
 from tests.support.tiny_llama import TinyLlama, write_gguf
 
 
@@ -23,11 +24,8 @@ def reference(tmp_path: Path) -> Reference:
 TOKENS = [(7 * i) % 97 for i in range(3 * KV_BLOCK + 5)]
 
 
-def error(ours: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((ours - wanted).norm() / wanted.norm())
-
-
 def test_codes_keep_the_largest_of_a_row_and_are_a_sixteenth_off_at_most() -> None:
+    torch.manual_seed(1)
     x = torch.randn(50, 64) * torch.logspace(-4, 4, 50)[:, None]
     found = coded(x)
     largest = x.abs().argmax(-1, keepdim=True)
@@ -39,7 +37,7 @@ def test_codes_keep_the_largest_of_a_row_and_are_a_sixteenth_off_at_most() -> No
 def test_every_part_that_is_e4m3_shows(reference: Reference) -> None:
     wanted = reference.logits(TOKENS)
     errors = {
-        precision.name: error(Rounded(reference, precision).logits(TOKENS), wanted)
+        precision.name: euclidean_error(Rounded(reference, precision).logits(TOKENS), wanted)
         for precision in PRECISIONS
     }
     bf16 = errors.pop("bf16")
