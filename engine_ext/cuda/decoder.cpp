@@ -3,7 +3,6 @@
 #include "cuda/decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -14,12 +13,9 @@ namespace {
 constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that few shapes of products occur
 constexpr int64_t kStreamedRows = 128;   // beyond, the library is faster (decision 49)
 constexpr int64_t kExactRows = 256;      // up to so many rows each number of rows has its own plan
-constexpr int64_t kWideRows = 16;        // up to so many, decode attention takes more warps a block ...
-constexpr int32_t kWideHidden = 2048;    // ... in models of this width (measured: docs/performance.md)
+constexpr int64_t kMostEmpty = 8;        // of a tile of kPromptTileRows, in a pass of no more than those
 constexpr int64_t kLaunchPieces = 4096;  // of decode rows: with more, one launch keeps any device busy
 constexpr int64_t kLeastUnneeded = 64;   // rows that the last layer leaves out, or picking costs more
-// Of deterministic attention: another number of warps would add up in another order.
-constexpr DecodeWidth kFixedWidth = DecodeWidth::four;
 
 int64_t rounded_rows(int64_t rows) {
   return rows <= kExactRows ? rows : (rows + kRowUnit - 1) / kRowUnit * kRowUnit;
@@ -150,12 +146,20 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
     normed_view_ = view(normed_, config.hidden_size);
     mixed_view_ = view(mixed_, config.q_size());
     gated_view_ = view(gated_, config.ffn_size);
+    has_prompt_gemm_ = !config.is_e4m3;
+    prompt_view_ = prompt_input(normed_, rows, config.hidden_size);
     last_view_ = stream_input(last_, std::max(limits.max_logit_rows, kStreamMaxTokens), config.hidden_size);
   }
 
   is_wide_prefill_ = limits.streams && is_wide_prefill_shape(config.head_dim);
   if (is_wide_prefill_) {
     kv_view_ = kv_view(kv_.as<bf16>(), limits.num_blocks * config.block_elements(), config.head_dim);
+  }
+
+  has_ring_ = limits.streams && !limits.is_deterministic && is_ring_shape(config.head_dim);
+  if (has_ring_) {
+    kv_planes_ = kv_planes(kv_.as<bf16>(), limits.num_blocks * config.block_elements(), config.num_kv_heads,
+                           config.head_dim);
   }
 
   const int64_t half = config.head_dim / 2;
@@ -179,36 +183,9 @@ void Decoder::copy_block(int32_t from, int32_t to, cudaStream_t stream) {
         "copy of a block");
 }
 
-PlanSizes Decoder::plan_sizes() const {
-  const Config& config = model_.config();
-  const std::vector<int32_t>& windows = config.windows;
-  PlanSizes sizes;
-  sizes.packed_heads = std::min(kPackedHeads, config.num_heads / config.num_kv_heads);
-  sizes.prefill_rows = is_wide_prefill_ ? kWidePrefillRows : kPrefillRows;
-  const bool sees_all = std::find(windows.begin(), windows.end(), 0) != windows.end();
-  sizes.window = sees_all ? 0 : *std::max_element(windows.begin(), windows.end());
-  sizes.decode_units = attention_decode_units(config.num_heads, config.num_kv_heads);
-  sizes.num_sms = num_sms_;
-  sizes.is_deterministic = limits_.is_deterministic;
-  sizes.pieces_a_launch = pieces_a_launch_;
-  return sizes;
-}
-
 // A launch is left when the next row does not fit: any two neighbours hold more than one may.
 int64_t Decoder::max_decode_launches() const {
   return limits_.is_deterministic ? 2 * max_pieces_ / pieces_a_launch_ + 1 : 1;
-}
-
-KvCache Decoder::cache_of(int64_t layer) const {
-  const Config& config = model_.config();
-  KvCache cache;
-  cache.base = kv_.as<bf16>();
-  cache.block_stride = config.block_elements();
-  cache.layer_offset = layer * 2 * config.kv_size() * kKvBlock;
-  cache.block_tables = block_tables_;
-  cache.table_stride = table_stride_;
-  cache.num_kv_heads = config.num_kv_heads;
-  return cache;
 }
 
 void Decoder::multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
@@ -265,6 +242,13 @@ Decoder::LastRows Decoder::pick_rows(const DecoderBatch& batch, cudaStream_t str
   return {picked_, qkv_, count};
 }
 
+// Whether SiLU is a part of the product. Its rows come in tiles, and in a pass of few an empty part of one
+// costs more than SiLU on its own.
+bool Decoder::is_fused(int64_t rows) const {
+  if (!has_prompt_gemm_ || rows <= kStreamedRows) return false;
+  return rows > kExactRows || (kPromptTileRows - rows % kPromptTileRows) % kPromptTileRows <= kMostEmpty;
+}
+
 Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
   const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
@@ -278,8 +262,13 @@ Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t 
     if (at.count == 0) break;
     multiply(normed_, at.mixed, layer.o.bf16(), at.count, hidden, config.q_size(), stream);
     add_rms_norm(normed_, at.x, normed_, layer.ffn_norm, at.count, hidden, config.rms_eps, stream);
-    multiply(gate_up_, normed_, layer.gate_up.bf16(), at.count, 2 * ffn, hidden, stream);
-    silu_mul(gated_, gate_up_, at.count, ffn, stream);
+    if (is_fused(at.count)) {
+      prompt_gemm(gated_, PromptOutput::silu_mul, prompt_view_, model_.tiled_layer(i).gate_up.values,
+                  at.count, 2 * ffn, hidden, stream);
+    } else {
+      multiply(gate_up_, normed_, layer.gate_up.bf16(), at.count, 2 * ffn, hidden, stream);
+      silu_mul(gated_, gate_up_, at.count, ffn, stream);
+    }
     multiply(normed_, gated_, layer.down.bf16(), at.count, hidden, ffn, stream);
     if (is_last) break;
     add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, at.count, hidden, config.rms_eps,
@@ -311,81 +300,6 @@ void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
 void Decoder::stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows,
                      int64_t n, int64_t k, cudaStream_t stream, const StreamNext& next) {
   stream_gemm(y, output, x, {w.values, w.scales}, rows, n, k, streaming_, stream_device_, stream, next);
-}
-
-DecodeWidth Decoder::width_of(const DecoderBatch& batch) const {
-  switch (limits_.decode_warps) {
-    case 1:
-      return DecodeWidth::one;
-    case 2:
-      return DecodeWidth::two;
-    case 4:
-      return DecodeWidth::four;
-    default:
-      break;
-  }
-  if (limits_.is_deterministic) return kFixedWidth;
-  const Config& config = model_.config();
-  const bool is_decode = batch.num_prefill_pieces == 0;
-  const int64_t rows = is_decode ? batch.num_rows : batch.num_decode_pieces;
-  // Few rows of a large layer: the products leave attention time to be short rather than resident beside
-  // them.
-  if (is_decode && rows <= kWideRows && config.hidden_size >= kWideHidden) return DecodeWidth::eight;
-  return decode_width(rows * attention_decode_units(config.num_heads, config.num_kv_heads), num_sms_);
-}
-
-// qkv_ -> the layer's cache and mixed_
-void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stream) {
-  const Config& config = model_.config();
-  const Layer& layer = model_.layer(index);
-  const KvCache cache = cache_of(index);
-  RopeKvArgs rope{};
-  rope.qkv = qkv_;
-  rope.bias = layer.qkv_bias;
-  rope.q_norm = layer.q_norm;
-  rope.k_norm = layer.k_norm;
-  rope.rotations = rotations_;
-  rope.slots = batch.slots;
-  rope.positions = batch.positions;
-  rope.num_heads = config.num_heads;
-  rope.head_dim = config.head_dim;
-  rope.eps = config.rms_eps;
-  // Attention does it where no row sees another of this pass.
-  const bool is_alone = batch.num_prefill_pieces == 0 && !batch.has_chunks;
-  if (!is_alone) rope_kv(rope, cache, batch.num_rows, stream);
-
-  AttentionArgs args{};
-  args.dst = mixed_;
-  args.qkv = qkv_;
-  args.qkv_stride = static_cast<int32_t>(config.qkv_size());
-  args.num_heads = config.num_heads;
-  args.head_dim = config.head_dim;
-  args.window = config.windows[index];
-  args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  args.awaits_rows = batch.has_chunks;
-  args.partial = partial_;
-  args.arrivals = arrivals_;
-  if (batch.num_decode_pieces > 0) attend_decode(args, cache, batch, is_alone ? &rope : nullptr, stream);
-  const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
-  if (prefill_pieces == 0) return;
-  if (is_wide_prefill_) {
-    attention_prefill_wide(args, cache, batch.plan, kv_view_, prefill_pieces, stream);
-  } else {
-    attention_prefill(args, cache, batch.plan, prefill_pieces, stream);
-  }
-}
-
-void Decoder::attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
-                            const RopeKvArgs* rope, cudaStream_t stream) {
-  const auto all = static_cast<int32_t>(batch.num_decode_pieces);
-  const std::span<const int32_t> launches =
-      batch.decode_launches.empty() ? std::span(&all, 1) : batch.decode_launches;
-  AttentionPlan plan = batch.plan;
-  for (const int32_t pieces : launches) {
-    attention_decode(args, cache, plan, rope, pieces, num_sms_, width_of(batch), stream);
-    plan.decode_pieces += pieces;
-    plan.counts += 4;
-  }
 }
 
 }  // namespace ion::cuda

@@ -9,6 +9,7 @@
 #include "cuda/model.h"
 #include "cuda/step_buffer.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/prompt_gemm.h"
 #include "kernels/cuda/quantise.h"
 #include "kernels/cuda/stream_gemm.h"
 
@@ -30,6 +31,7 @@ struct DecoderBatch {
   const int32_t* slots = nullptr;      // [num_rows]
   const int32_t* positions = nullptr;  // [num_rows]
   AttentionPlan plan;
+  int64_t num_decode_rows = 0;                            // spans of one token
   int64_t num_decode_pieces = 0, num_prefill_pieces = 0;  // bounds: the plan's own counts rule
   std::span<const int32_t> decode_launches;               // as in StepContents, and so the next
   bool has_chunks = false;
@@ -78,6 +80,7 @@ class Decoder {
   LastRows pick_rows(const DecoderBatch& batch, cudaStream_t stream);
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
               int64_t k, cudaStream_t stream, const StreamNext& next = {});
+  bool is_fused(int64_t rows) const;
   DecodeWidth width_of(const DecoderBatch& batch) const;
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
@@ -111,8 +114,12 @@ class Decoder {
   StreamScratch streaming_{};  // null where the model is not tiled
   StreamDevice stream_device_;
   StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
+  bool has_prompt_gemm_ = false;
+  CUtensorMap prompt_view_{};  // of normed_, where it has
   bool is_wide_prefill_ = false;
   CUtensorMap kv_view_{};      // where it is
+  bool has_ring_ = false;      // DecodeWidth::ring
+  CUtensorMap kv_planes_{};    // where it has
   QuantisedRows quantised_{};  // [max_rows, the widest], a product's input, where matrices are e4m3
 };
 

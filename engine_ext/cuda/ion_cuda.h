@@ -73,8 +73,8 @@ typedef struct {
   int32_t use_graphs;      /* decode steps from CUDA graphs, captured when first needed */
   int32_t use_streams;  /* Hopper's own kernels where they fit: attention of prompts, and products over tiled
                            weights */
-  int32_t decode_warps; /* of attention for a piece of a decode row: 0: as many as are free; 1, 2, 4: so many,
-                           for checks */
+  int32_t decode_warps; /* of attention for a piece of a decode row: 0: as many as are free; for checks 1, 2,
+                           4: so many, and -1: one that the copy engine feeds, where that can be */
   /* A sequence's ids and log-probabilities have the same bits whatever runs beside it, however its prompt is
    * cut and whatever the cache held. Wants tiled weights and use_streams. */
   int32_t is_deterministic;

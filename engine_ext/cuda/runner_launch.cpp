@@ -91,6 +91,7 @@ void Runner::forward(const StepSizes& sizes, int64_t decode_pieces, const StepCo
   batch.plan.decode_pieces = reinterpret_cast<const Piece*>(step + at.decode_pieces);
   batch.plan.prefill_pieces = reinterpret_cast<const Piece*>(step + at.prefill_pieces);
   batch.plan.counts = step + at.counts;
+  batch.num_decode_rows = contents.num_decode_rows();
   batch.num_decode_pieces = decode_pieces;
   batch.num_prefill_pieces = sizes.prefill_pieces;
   batch.decode_launches = contents.decode_launches;

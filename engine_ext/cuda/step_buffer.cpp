@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace ion::cuda {
@@ -17,44 +18,101 @@ void put_padded(int32_t* to, const std::vector<int32_t>& from, int64_t size, int
   std::fill(to + from.size(), to + size, padding);
 }
 
-// One turn of the kernel's blocks.
-int64_t wanted_pieces(const PlanSizes& sizes, const std::vector<Span>& spans) {
-  const auto is_decode = [](const Span& span) { return span.count == 1; };
-  const int64_t rows = std::count_if(spans.begin(), spans.end(), is_decode);
-  const DecodeWidth width = decode_width(rows * sizes.decode_units, sizes.num_sms);
-  return std::max<int64_t>(1, resident_pieces(width, sizes.num_sms) / sizes.decode_units);
-}
-
 // Of a span of one token.
 int32_t first_part(const PlanSizes& sizes, const Span& span, int32_t part_tokens) {
   return (sizes.window > 0 ? std::max(0, span.start - sizes.window + 1) : 0) / part_tokens;
 }
 
+// The decode rows of a step, by the length of their pieces.
+class DecodeRows {
+ public:
+  DecodeRows(const PlanSizes& sizes, const std::vector<Span>& spans) : sizes_(sizes) {
+    for (const Span& span : spans) {
+      if (span.count > 1) {
+        is_alone_ = false;
+      } else {
+        rows_.push_back(span);
+        longest_ = std::max(longest_, span.start + 1);
+      }
+    }
+  }
+
+  // Pieces of all rows may be resident in so many rounds of the device's blocks, one behind the other: the
+  // length that takes the least time, which is each round's piece and what it costs to begin it.
+  int32_t best_length() const {
+    if (longest_ <= kWholeTokens) return kWholeTokens;
+    if (sizes_.most_pieces > 0) return least_length(sizes_.most_pieces);
+    const int64_t rows = std::ssize(rows_);
+    const DecodeWidth width =
+        decode_width(rows * sizes_.decode_units, sizes_.num_sms, sizes_.has_ring && is_alone_);
+    const int64_t resident =
+        std::max<int64_t>(1, resident_pieces(width, sizes_.num_sms) / sizes_.decode_units);
+    const int32_t begin = width == DecodeWidth::ring ? kRingBeginTokens : kBeginTokens;
+    const int64_t fewest = (rows + resident - 1) / resident;
+    int32_t best = 0;
+    int64_t least = 0;
+    for (int64_t rounds = fewest; rounds < fewest + kMostRounds; ++rounds) {
+      const int32_t length = least_length(rounds * resident);
+      const int64_t cost = rounds * (length + begin);
+      if (best == 0 || cost < least) best = length, least = cost;
+    }
+    return best;
+  }
+
+ private:
+  static constexpr int64_t kMostRounds = 4;
+  // What it costs to begin a piece and to bring it together with the others, in tokens read meanwhile
+  // (measured: docs/decisions/0050-long-rows-in-even-pieces.md).
+  static constexpr int32_t kBeginTokens = 384, kRingBeginTokens = 256;
+
+  const PlanSizes& sizes_;
+  std::vector<Span> rows_;
+  int32_t longest_ = 0;
+  bool is_alone_ = true;  // no prompt beside them
+
+  int64_t pieces_of(int32_t length) const {
+    int64_t count = 0;
+    for (const Span& row : rows_) count += row.start / length - first_part(sizes_, row, length) + 1;
+    return count;
+  }
+
+  // The least one, in blocks of the cache, that makes no more pieces than `most`, which is a row's at least.
+  int32_t least_length(int64_t most) const {
+    int32_t low = kSplitTokens / kKvBlock, high = (longest_ + kKvBlock - 1) / kKvBlock;
+    while (low < high) {
+      const int32_t middle = (low + high) / 2;
+      if (pieces_of(middle * kKvBlock) <= most) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low * kKvBlock;
+  }
+};
+
 }  // namespace
+
+int64_t StepContents::num_decode_rows() const {
+  return std::count_if(spans.begin(), spans.end(), [](const Span& span) { return span.count == 1; });
+}
+
+// The pieces of a row, in order.
+void StepContents::add_pieces(const PlanSizes& sizes, int32_t index) {
+  const Span& row = spans[index];
+  for (int32_t part = first_part(sizes, row, part_tokens); part <= row.start / part_tokens; ++part) {
+    decode_pieces.push_back({index, part});
+  }
+}
 
 void StepContents::plan(const PlanSizes& sizes) {
   if (sizes.is_deterministic) return plan_tokens(sizes);
-  const auto count_pieces = [&] {
-    int64_t count = 0;
-    for (const Span& span : spans) {
-      if (span.count == 1) count += span.start / part_tokens - first_part(sizes, span, part_tokens) + 1;
-    }
-    return count;
-  };
-  constexpr int32_t kLongest = 1 << 20;
-  const int64_t most = sizes.most_pieces > 0 ? sizes.most_pieces : wanted_pieces(sizes, spans);
-  const bool is_short = std::all_of(spans.begin(), spans.end(), [](const Span& span) {
-    return span.count > 1 || span.start < kWholeTokens;
-  });
-  part_tokens = is_short ? kWholeTokens : kSplitTokens;
-  while (part_tokens < kLongest && count_pieces() > most) part_tokens *= 2;
+  part_tokens = DecodeRows(sizes, spans).best_length();
   for (size_t i = 0; i < spans.size(); ++i) {
     const Span& span = spans[i];
     const auto index = static_cast<int32_t>(i);
     if (span.count == 1) {
-      const int32_t last = span.start / part_tokens;
-      for (int32_t part = first_part(sizes, span, part_tokens); part <= last; ++part)
-        decode_pieces.push_back({index, part});
+      add_pieces(sizes, index);
       continue;
     }
     // The last rows see most: they begin first.
@@ -76,14 +134,14 @@ void StepContents::plan_tokens(const PlanSizes& sizes) {
   part_tokens = kSplitTokens;
   int64_t of_launch = 0;
   for (size_t i = 0; i < spans.size(); ++i) {
-    const int32_t first = first_part(sizes, spans[i], part_tokens), last = spans[i].start / part_tokens;
-    const int32_t count = last - first + 1;
+    const auto before = std::ssize(decode_pieces);
+    add_pieces(sizes, static_cast<int32_t>(i));
+    const int64_t count = std::ssize(decode_pieces) - before;
     if (of_launch > 0 && of_launch + count > sizes.pieces_a_launch) {
       decode_launches.push_back(static_cast<int32_t>(of_launch));
       of_launch = 0;
     }
     of_launch += count;
-    for (int32_t part = first; part <= last; ++part) decode_pieces.push_back({static_cast<int32_t>(i), part});
   }
   if (!decode_launches.empty()) decode_launches.push_back(static_cast<int32_t>(of_launch));
 }

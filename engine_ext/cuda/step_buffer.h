@@ -52,6 +52,7 @@ struct PlanSizes {
   int32_t window = 0;                   // the widest of the layers', 0 where one sees all
   int32_t decode_units = 1;             // attention_decode_units
   int32_t num_sms = 1;
+  bool has_ring = false;    // DecodeWidth::ring, for steps without prompts
   int64_t most_pieces = 0;  // of decode rows that may be cut; 0: as many as keep the device busy
   // Every token is a decode row of its own, cut every kSplitTokens: how it is computed follows from its
   // position alone.
@@ -80,14 +81,16 @@ struct StepContents {
             std::max<int64_t>(1, static_cast<int64_t>(decode_launches.size()))};
   }
   void add_span(const Span& span) { spans.push_back(span); }
-  // Cuts the spans into pieces. Decode pieces are as long as leaves no more of them than keep the device
-  // busy, and no shorter than kSplitTokens: a short one costs as much as a long one. Where the plan is
-  // deterministic their length is fixed, and spans become one for each token.
+  int64_t num_decode_rows() const;  // spans of one token
+  // Cuts the spans into pieces. Decode pieces are as long as lets the device's blocks end together, in whole
+  // blocks of the cache, and no shorter than kSplitTokens: a short one costs as much as a long one. Where the
+  // plan is deterministic their length is fixed, and spans become one for each token.
   void plan(const PlanSizes& sizes);
   // Writes everything to `to`, rows and samples padded with -1 slots up to the layout's sizes.
   void write(int32_t* to, const StepLayout& layout, const StepSizes& padded) const;
 
  private:
+  void add_pieces(const PlanSizes& sizes, int32_t index);
   void plan_tokens(const PlanSizes& sizes);
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int32_t kChunk = 512;
 
-DecoderBatch batch_of(const DeviceMemory& step, const StepSizes& sizes) {
+DecoderBatch batch_of(const DeviceMemory& step, const StepSizes& sizes, int64_t num_decode_rows) {
   const StepLayout at(sizes);
   const auto* words = step.as<int32_t>();
   DecoderBatch batch;
@@ -25,6 +25,7 @@ DecoderBatch batch_of(const DeviceMemory& step, const StepSizes& sizes) {
   batch.plan.decode_pieces = reinterpret_cast<const Piece*>(words + at.decode_pieces);
   batch.plan.prefill_pieces = reinterpret_cast<const Piece*>(words + at.prefill_pieces);
   batch.plan.counts = words + at.counts;
+  batch.num_decode_rows = num_decode_rows;
   batch.num_decode_pieces = sizes.decode_pieces;
   batch.num_prefill_pieces = sizes.prefill_pieces;
   batch.logit_rows = words + at.logit_rows;
@@ -76,7 +77,7 @@ void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_i
     contents.write(words.data(), layout, sizes);
     const DeviceMemory step(layout.total * 4, "a step");
     check(cudaMemcpy(step.as<void>(), words.data(), words.size() * 4, cudaMemcpyHostToDevice), "a step");
-    decoder.forward(batch_of(step, sizes), out.as<float>(), nullptr);
+    decoder.forward(batch_of(step, sizes, contents.num_decode_rows()), out.as<float>(), nullptr);
     check(cudaMemcpy(logits + int64_t{start} * vocab, out.as<void>(), int64_t{count} * vocab * 4,
                      cudaMemcpyDeviceToHost),
           "logits");

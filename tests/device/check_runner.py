@@ -60,6 +60,7 @@ def check_greedy(model: Model, weights: reference.Weights) -> str:
             (False, False, 512, 8, 0),
             (True, False, 64, 8, 1),
             (False, True, 512, 8, 2),
+            (True, True, 512, 8, -1),
             (True, True, 64, 8, 0),
             (True, False, 4096, 256, 0),
             (True, True, 4096, 256, 0),

@@ -36,7 +36,7 @@ def main() -> None:
         reference.fill(model, seed=1)
         if not is_portable:
             model.tile()
-        for graphs, decode_warps in ((False, 0), (True, 0), (False, 1), (False, 2)):
+        for graphs, decode_warps in ((False, 0), (True, 0), (False, 1), (False, 2), (False, -1)):
             runner = runner_for(
                 model,
                 slots=4,

@@ -258,23 +258,28 @@ int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t 
 }
 
 int32_t resident_pieces(DecodeWidth width, int32_t num_sms) {
+  if (width == DecodeWidth::ring) return ring_warps() * num_sms;
   const int warps = width == DecodeWidth::one ? 1 : width == DecodeWidth::two ? 2 : kWarps;
   return kResidentWarps / warps * num_sms;
 }
 
-DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms) {
+DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms, bool has_ring) {
   if (num_pieces <= resident_pieces(DecodeWidth::four, num_sms)) return DecodeWidth::four;
+  if (has_ring) return DecodeWidth::ring;
   return num_pieces <= resident_pieces(DecodeWidth::two, num_sms) ? DecodeWidth::two : DecodeWidth::one;
 }
 
 void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                      const RopeKvArgs* rope, int32_t num_pieces, int32_t num_sms, DecodeWidth width,
-                      cudaStream_t stream) {
+                      const RopeKvArgs* rope, const CUtensorMap* planes, int32_t num_pieces, int32_t num_sms,
+                      DecodeWidth width, cudaStream_t stream) {
   if (!is_attention_shape(args.num_heads, cache.num_kv_heads, args.head_dim)) {
     throw std::runtime_error("attention: no kernel for these heads");
   }
   const int32_t pieces = num_pieces * attention_decode_units(args.num_heads, cache.num_kv_heads);
-  if (width == DecodeWidth::one) {
+  if (width == DecodeWidth::ring && rope != nullptr) {
+    return attention_decode_ring(args, cache, plan, *rope, *planes, pieces, num_sms, stream);
+  }
+  if (width == DecodeWidth::one || width == DecodeWidth::ring) {
     return attention_decode_narrow(args, cache, plan, rope, pieces, num_sms, stream);
   }
   const auto start = [&](auto* kernel, int warps) {

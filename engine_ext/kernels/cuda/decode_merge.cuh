@@ -27,58 +27,50 @@ struct RowParts {
   }
 };
 
-// The parts of a row, in order, over the sums' common maximum, by kThreads threads. A thread has four dims of
-// some heads, and what it asks for of a part is on its way together: a part costs one way to L2 and not one
-// for each head.
+// The parts of a row, in order, over the sums' common maximum, by kThreads threads: a warp for a head. What
+// the parts weigh is found for 32 of them at once, a lane each, and of their sums kAtOnce are on their way
+// together: both come from L2, and one after the other they would take longer than the pieces.
 template <int D, int kThreads>
 __device__ void merge_parts(bf16* dst, const RowParts<D>& row, int num_parts, int num_heads) {
-  const float* parts = row.first;
-  const int64_t stride = row.stride;
-  constexpr int kOfHead = D / 4;  // threads
-  constexpr int kAtOnce = kThreads / kOfHead < kTileHeads ? kThreads / kOfHead : kTileHeads;
-  constexpr int kWanted = (kTileHeads + kAtOnce - 1) / kAtOnce, kHeads = kWanted < 4 ? kWanted : 4;
-  const int thread = static_cast<int>(threadIdx.x) % kThreads, dim = thread % kOfHead * 4;
-  if (thread / kOfHead >= kAtOnce) return;
+  constexpr int kDims = D / kWarp, kAtOnce = 8;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) % kThreads / kWarp;
 #pragma unroll 1
-  for (int first = thread / kOfHead; first < num_heads; first += kHeads * kAtOnce) {
-    float m[kHeads], l[kHeads];
-    float2 low[kHeads], high[kHeads];
+  for (int head = warp; head < num_heads; head += kThreads / kWarp) {
+    float m = -INFINITY, l = 0.0f, acc[kDims] = {};
+#pragma unroll 1
+    for (int first = 0; first < num_parts; first += kWarp) {
+      const float* part = row.first + first * row.stride;
+      const int count = min(kWarp, num_parts - first);
+      const float* own = part + min(lane, count - 1) * row.stride + head;
+      const float own_m = lane < count ? __ldcg(own) : -INFINITY, own_l = __ldcg(own + num_heads);
+      const float now = fmaxf(m, warp_max(own_m)), base = now == -INFINITY ? 0.0f : now;
+      const float weight = power_of_2(own_m - base), shrink = power_of_2(m - base);
+      m = now;
+      l = l * shrink + warp_sum(own_l * weight);
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      m[h] = -INFINITY, l[h] = 0.0f;
-      low[h] = high[h] = make_float2(0.0f, 0.0f);
-    }
-#pragma unroll(4 / kHeads)
-    for (int p = 0; p < num_parts; ++p) {
+      for (int i = 0; i < kDims; ++i) acc[i] *= shrink;
+      const float* sums = part + 2 * num_heads + head * D + lane;
+#pragma unroll 1
+      for (int p = 0; p < count; p += kAtOnce) {
+        float found[kAtOnce][kDims];
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const int head = first + h * kAtOnce;
-        if (head < num_heads) m[h] = fmaxf(m[h], __ldcg(parts + p * stride + head));
+        for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+          for (int i = 0; i < kDims; ++i)
+            found[j][i] = p + j < count ? __ldcg(sums + (p + j) * row.stride + i * kWarp) : 0.0f;
+        }
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const float of_part = __shfl_sync(0xffffffffu, weight, (p + j) % kWarp);
+#pragma unroll
+          for (int i = 0; i < kDims; ++i) acc[i] = fmaf(found[j][i], of_part, acc[i]);
+        }
       }
     }
-#pragma unroll(4 / kHeads)
-    for (int p = 0; p < num_parts; ++p) {
-      const float* part = parts + p * stride;
+    const float scale = 1.0f / l;
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const int head = first + h * kAtOnce;
-        if (head >= num_heads) continue;
-        const auto* acc = reinterpret_cast<const float2*>(part + 2 * num_heads + head * D + dim);
-        const float2 a = __ldcg(acc), b = __ldcg(acc + 1);
-        const float factor = exp2f(__ldcg(part + head) - (m[h] == -INFINITY ? 0.0f : m[h]));
-        l[h] += __ldcg(part + num_heads + head) * factor;
-        low[h].x += a.x * factor, low[h].y += a.y * factor;
-        high[h].x += b.x * factor, high[h].y += b.y * factor;
-      }
-    }
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const int head = first + h * kAtOnce;
-      if (head >= num_heads) continue;
-      const float scale = 1.0f / l[h];
-      *reinterpret_cast<uint2*>(dst + head * D + dim) =
-          make_uint2(pack(low[h].x * scale, low[h].y * scale), pack(high[h].x * scale, high[h].y * scale));
-    }
+    for (int i = 0; i < kDims; ++i) dst[head * D + lane + i * kWarp] = __float2bfloat16(acc[i] * scale);
   }
 }
 

@@ -35,9 +35,8 @@ struct Task {
         sight{first_seen(span.start, args.window), span.start},
         part_tokens(plan.counts[3]),
         warp(own_warp) {
-    const int shift = __ffs(part_tokens) - 1;  // a power of two
-    first_part = sight.low >> shift;
-    num_parts = (sight.high >> shift) - first_part + 1;
+    first_part = sight.low / part_tokens;
+    num_parts = sight.high / part_tokens - first_part + 1;
     block = max(piece.part * part_tokens, sight.low) / kKvBlock + warp;
     last_block = min((piece.part + 1) * part_tokens - 1, sight.high) / kKvBlock;
     newest = blocks.table[sight.high / kKvBlock];
@@ -61,30 +60,58 @@ struct Task {
   }
 };
 
-// Shared memory of the warps that rotate a row's heads: the unit's queries, and behind kTileHeads of them K
-// and V of the new token.
+// The heads of a row that its warps rotate: the unit's queries, and behind kTileHeads of them K and V where
+// the piece holds the new token.
+template <int D, int kWarps>
+struct RowSlots {
+  static constexpr int kSlots = kTileHeads + 2;
+  const RopeKvArgs& rope;
+  const KvCache& cache;
+  const Task<D, kWarps>& task;
+
+  __device__ bool is_wanted(int slot) const {
+    return slot < kTileHeads ? slot < task.unit.num_heads : task.holds_new_token();
+  }
+  __device__ int head_of(int slot) const {
+    if (slot < kTileHeads) return task.unit.first_head + slot;
+    return rope.num_heads + (slot - kTileHeads) * cache.num_kv_heads + task.unit.kv_head;
+  }
+  __device__ const bf16* row() const {
+    return rope.qkv + int64_t{task.span.first_row} * (rope.num_heads + 2 * cache.num_kv_heads) * D;
+  }
+  // A rotated head; K and V go into the cache too.
+  __device__ void store(int slot, const RopedHead<D>& head, bf16* to) const {
+    head.store(to);
+    if (slot < kTileHeads) return;
+    const bf16* k = task.blocks.keys_at(task.newest) + task.span.start % kKvBlock * D;
+    head.store(const_cast<bf16*>(k) + (slot - kTileHeads) * task.blocks.v_offset);
+  }
+};
+
+// Shared memory of the warps that rotate a row's heads.
 template <int D>
 struct RowSpace {
   bf16 heads[kTileHeads + 2][D];
   float bias[kTileHeads + 2][D];
 };
 
-// The heads of a row that its warps rotate; K and V where the piece holds the new token. All are on their way
-// at once, biases before the product that they are added to is done. Little code, since the kernel is over
-// before much of it could be fetched.
+// All are on their way at once, biases before the product that they are added to is done. Little code, since
+// the kernel is over before much of it could be fetched.
 template <int D, int kWarps>
 class RowHeads {
  public:
-  __device__ RowHeads(RowSpace<D>& in, const RopeKvArgs& with, const KvCache& keys, const Task<D, kWarps>& of)
-      : space(in), rope(with), cache(keys), task(of), rotation(with.rotations, of.span.start) {
+  __device__ RowHeads(RowSpace<D>& in, const RopeKvArgs& rope, const KvCache& cache,
+                      const Task<D, kWarps>& task)
+      : space(in), slots{rope, cache, task}, rotation(rope.rotations, task.span.start) {
     if (rope.bias == nullptr) return;
-    each_piece<float>(
-        [&](int slot, int head, int at) { copy_async(&space.bias[slot][at], rope.bias + head * D + at); });
+    each_piece<float>([&](int slot, int head, int at) {
+      copy_async(&space.bias[slot][at], slots.rope.bias + head * D + at);
+    });
   }
 
   // The product is done.
   __device__ void fetch() const {
-    const bf16* row = rope.qkv + int64_t{task.span.first_row} * (rope.num_heads + 2 * cache.num_kv_heads) * D;
+    const bf16* row = slots.row();
     each_piece<bf16>(
         [&](int slot, int head, int at) { copy_async(&space.heads[slot][at], row + head * D + at); });
   }
@@ -92,26 +119,21 @@ class RowHeads {
   // This thread's are there; before `rotate` the warps meet, and after it again.
   __device__ void await() const { await_copies(); }
 
-  // In place; K and V go into the cache too.
+  // In place.
   __device__ void rotate() const {
 #pragma unroll 1
-    for (int slot = kTileHeads + 1 - task.warp; slot >= 0; slot -= kWarps) {
-      if (!is_wanted(slot)) continue;
+    for (int slot = kTileHeads + 1 - slots.task.warp; slot >= 0; slot -= kWarps) {
+      if (!slots.is_wanted(slot)) continue;
       RopedHead<D> head(space.heads[slot]);
-      head.rotate(rope, cache.num_kv_heads, head_of(slot), rope.bias != nullptr ? space.bias[slot] : nullptr,
-                  rotation);
-      head.store(space.heads[slot]);
-      if (slot < kTileHeads) continue;
-      const bf16* k = task.blocks.keys_at(task.newest) + task.span.start % kKvBlock * D;
-      head.store(const_cast<bf16*>(k) + (slot - kTileHeads) * task.blocks.v_offset);
+      head.rotate(slots.rope, slots.cache.num_kv_heads, slots.head_of(slot),
+                  slots.rope.bias != nullptr ? space.bias[slot] : nullptr, rotation);
+      slots.store(slot, head, space.heads[slot]);
     }
   }
 
  private:
   RowSpace<D>& space;
-  const RopeKvArgs& rope;
-  const KvCache& cache;
-  const Task<D, kWarps>& task;
+  const RowSlots<D, kWarps> slots;
   Rotation<D> rotation;
 
   // Calls f(slot, head, first dim) for this thread's pieces of 16 bytes.
@@ -121,15 +143,8 @@ class RowHeads {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x) % kThreads; i < (kTileHeads + 2) * kOfHead; i += kThreads) {
       const int slot = i / kOfHead;
-      if (is_wanted(slot)) f(slot, head_of(slot), i % kOfHead * kValues);
+      if (slots.is_wanted(slot)) f(slot, slots.head_of(slot), i % kOfHead * kValues);
     }
-  }
-  __device__ bool is_wanted(int slot) const {
-    return slot < kTileHeads ? slot < task.unit.num_heads : task.holds_new_token();
-  }
-  __device__ int head_of(int slot) const {
-    if (slot < kTileHeads) return task.unit.first_head + slot;
-    return rope.num_heads + (slot - kTileHeads) * cache.num_kv_heads + task.unit.kv_head;
   }
 };
 

@@ -33,6 +33,9 @@ struct DecodeTile {
   static constexpr int kGroups = D / 32, kWide = D / 64;
   static constexpr bool kHasTail = D % 64 != 0;
   static constexpr int kTiles = D / 16;
+  // Weights are relative to a maximum that may be behind by so much (as a power of two): to follow it costs
+  // shuffles and a pass over all sums.
+  static constexpr float kSlack = 8.0f;
 
   uint32_t q[kGroups][4];
   uint4 keys[2][kGroups];
@@ -111,32 +114,29 @@ struct DecodeTile {
     }
   }
 
-  // Scores of the loaded keys, sixteen tokens from `token` on, as weights for `add_values`.
+  // Scores of the loaded keys, sixteen tokens from `token` on, as weights for `add_values`. At least one of
+  // them is seen.
   __device__ void score(uint32_t (&p)[2], int token, float scale, const Sight& sight) {
-    float s[4] = {};
+    float s[4] = {}, more[4] = {};  // two chains of products, since one waits for its last
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       mma(s, keys[0][g].x, keys[1][g].x, keys[0][g].y, keys[1][g].y, q[g][0], q[g][1]);
-      mma(s, keys[0][g].z, keys[1][g].z, keys[0][g].w, keys[1][g].w, q[g][2], q[g][3]);
+      mma(more, keys[0][g].z, keys[1][g].z, keys[0][g].w, keys[1][g].w, q[g][2], q[g][3]);
     }
-    const int first = token + static_cast<int>(threadIdx.x) % kWarp / 4, second = first + 8;
-    if (first < sight.low || first > sight.high) s[0] = s[1] = -INFINITY;
-    if (second < sight.low || second > sight.high) s[2] = s[3] = -INFINITY;
-    float shrink[2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[i] = (s[i] + more[i]) * scale;
+    if (token < sight.low || token + kKvBlock - 1 > sight.high) {
+      const int first = token + static_cast<int>(threadIdx.x) % kWarp / 4, second = first + 8;
+      if (first < sight.low || first > sight.high) s[0] = s[1] = -INFINITY;
+      if (second < sight.low || second > sight.high) s[2] = s[3] = -INFINITY;
+    }
+    const bool grows = fmaxf(s[0], s[2]) > m[0] + kSlack || fmaxf(s[1], s[3]) > m[1] + kSlack;
+    if (__any_sync(0xffffffffu, grows)) raise(s);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const float now = fmaxf(m[e], column_max(fmaxf(s[e], s[2 + e])) * scale);
-      const float base = now == -INFINITY ? 0.0f : now;
-      shrink[e] = exp2f(m[e] - base);
-      m[e] = now;
-      s[e] = exp2f(fmaf(s[e], scale, -base));
-      s[2 + e] = exp2f(fmaf(s[2 + e], scale, -base));
-      l[e] = l[e] * shrink[e] + s[e] + s[2 + e];
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[t][i] *= shrink[i % 2];
+      s[e] = power_of_2(s[e] - m[e]);
+      s[2 + e] = power_of_2(s[2 + e] - m[e]);
+      l[e] += s[e] + s[2 + e];
     }
     p[0] = transposed(pack(s[0], s[1]));
     p[1] = transposed(pack(s[2], s[3]));
@@ -192,6 +192,23 @@ struct DecodeTile {
   }
 
  private:
+  // The maxima follow the scores, and what was summed is relative to them.
+  __device__ void raise(const float (&s)[4]) {
+    float shrink[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float now = fmaxf(m[e], column_max(fmaxf(s[e], s[2 + e])));
+      shrink[e] = power_of_2(m[e] - now);
+      l[e] *= shrink[e];
+      m[e] = now;
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[t][i] *= shrink[i % 2];
+    }
+  }
+
   __device__ static int token_of(int i) { return 2 * static_cast<int>(threadIdx.x % 4) + i % 2 + i / 2 * 8; }
 
   // Two dims of four tokens: tile t's rows of this thread.

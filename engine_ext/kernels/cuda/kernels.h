@@ -110,10 +110,6 @@ struct AttentionArgs {
   bool awaits_rows;
   float* partial;      // scratch: attention_partial_floats
   uint32_t* arrivals;  // [num_spans * kv_heads * head groups], zero before and after
-  // What the product behind it reads, a multiple of 16 bytes: pulled into L2 meanwhile, from sm_90 on. Or
-  // null.
-  const void* next;
-  int64_t next_bytes;
 };
 
 // Blocks' worth of heads that a decode piece is computed in.
@@ -125,30 +121,35 @@ int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t 
                                  int32_t head_dim);
 
 // Warps for a piece of a decode row: few rows leave the device to few pieces, many rows need no more than
-// one.
-enum class DecodeWidth : uint8_t { one, two, four, eight };
-// How many pieces, of all units, are resident at once; and the width that has room for so many, one to four.
+// one. ring: one, whose blocks the copy engine brings (Hopper; is_ring_shape).
+enum class DecodeWidth : uint8_t { one, two, four, eight, ring };
+// How many pieces, of all units, are resident at once; and the width for so many units of rows.
 int32_t resident_pieces(DecodeWidth width, int32_t num_sms);
-DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms);
+DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms, bool has_ring);
 
 // Causal attention of decode spans: a fixed grid takes the pieces in turn; the last piece of a row to arrive
 // merges the row's parts in order (split-KV, Dao et al. 2023, "Flash-Decoding"). With `rope` it does
-// rope_kv's work for its rows first, qkv being the product's; eight warps are for that alone. `num_pieces`: a
-// bound of the plan's.
+// rope_kv's work for its rows first, qkv being the product's; eight warps and the ring are for that alone.
+// `planes`: kv_planes of the whole cache, read by the ring alone. `num_pieces`: a bound of the plan's.
 void attention_decode(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                      const RopeKvArgs* rope, int32_t num_pieces, int32_t num_sms, DecodeWidth width,
-                      cudaStream_t stream);
+                      const RopeKvArgs* rope, const CUtensorMap* planes, int32_t num_pieces, int32_t num_sms,
+                      DecodeWidth width, cudaStream_t stream);
+
+bool is_ring_shape(int32_t head_dim);  // of the current device, too
+CUtensorMap kv_planes(const bf16* base, int64_t num_elements, int32_t num_kv_heads, int32_t head_dim);
 
 // The same of longer spans, a block each (online softmax: Dao 2023, arXiv:2307.08691).
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
                        int32_t num_pieces, cudaStream_t stream);
 
-// The same on Hopper: pieces of kWidePrefillRows; `view` is the whole cache's. In a block that the span ends
-// in, values behind its end must be finite (rope_kv leaves zeros there).
+// The same on Hopper: pieces of kWidePrefillRows, taken in turn by a block a multiprocessor (`arrivals`, its
+// first word); `view` is the whole cache's. In a block that the span ends in, values behind its end must be
+// finite (rope_kv leaves zeros there).
 bool is_wide_prefill_shape(int32_t head_dim);
 CUtensorMap kv_view(const bf16* base, int64_t num_elements, int32_t head_dim);
 void attention_prefill_wide(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                            const CUtensorMap& view, int32_t num_pieces, cudaStream_t stream);
+                            const CUtensorMap& view, int32_t num_pieces, int32_t num_sms,
+                            cudaStream_t stream);
 
 // What the host changes between steps: (slot, index, block) triples.
 void append_blocks(int32_t* block_tables, int32_t table_stride, const int32_t* triples, const int32_t* count,

@@ -3,12 +3,14 @@
 // might fuse either of two products with a sum, it is said which.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels.h"
 #include "vec.cuh"
 
 namespace ion::cuda {
 
-// Neighbouring values that a lane holds.
+// Neighbouring values that a lane holds, one or two.
 template <int kCount>
 struct Lane {
   float at[kCount];
@@ -21,19 +23,30 @@ struct Lane {
       return {{*from}};
     }
   }
-  __device__ static Lane load(const bf16* from) {
+};
+
+// The same in bf16, as they come and go.
+template <int kCount>
+struct PackedLane {
+  using Bits = std::conditional_t<kCount == 2, uint32_t, bf16>;
+  Bits bits{};
+
+  __device__ static PackedLane load(const bf16* from) { return {*reinterpret_cast<const Bits*>(from)}; }
+  __device__ void store(bf16* to) const { *reinterpret_cast<Bits*>(to) = bits; }
+
+  __device__ Lane<kCount> unpacked() const {
     if constexpr (kCount == 2) {
-      const float2 two = unpack(*reinterpret_cast<const uint32_t*>(from));
+      const float2 two = unpack(bits);
       return {{two.x, two.y}};
     } else {
-      return {{__bfloat162float(*from)}};
+      return {{__bfloat162float(bits)}};
     }
   }
-  __device__ void store(bf16* to) const {
+  __device__ static PackedLane packed(const Lane<kCount>& values) {
     if constexpr (kCount == 2) {
-      *reinterpret_cast<uint32_t*>(to) = pack(at[0], at[1]);
+      return {pack(values.at[0], values.at[1])};
     } else {
-      *to = __float2bfloat16(at[0]);
+      return {__float2bfloat16(values.at[0])};
     }
   }
 };
@@ -55,50 +68,58 @@ struct Rotation {
 // A lane holds pairs (i, i + D / 2) for neighbouring i; lanes past the last pair hold none. Loading is apart
 // from rotating: who has several heads has them all on their way at once.
 template <int D>
-struct RopedHead {
+class RopedHead {
   static constexpr int kHalf = Rotation<D>::kHalf, kPairs = Rotation<D>::kPairs;
   static_assert(kHalf % kPairs == 0);
   using Values = Lane<kPairs>;
+  using Packed = PackedLane<kPairs>;
 
-  Values low{}, high{};
-
+ public:
   RopedHead() = default;
 
   __device__ explicit RopedHead(const bf16* head) {
     const int i = first();
     if (i >= kHalf) return;
-    low = Values::load(head + i);
-    high = Values::load(head + i + kHalf);
+    low_ = Packed::load(head + i);
+    high_ = Packed::load(head + i + kHalf);
   }
 
   // `head` counts q heads, then k heads, then v heads; only q and k are normed and rotated. bias: [D] or
   // null.
   __device__ void rotate(const RopeKvArgs& args, int32_t num_kv_heads, int head, const float* bias,
                          const Rotation<D>& by) {
+    const bool is_value = head >= args.num_heads + num_kv_heads;
+    if (is_value && bias == nullptr) return;
+    Values low = low_.unpacked(), high = high_.unpacked();
     const int i = first();
     if (bias != nullptr && i < kHalf) {
       add(low, Values::load(bias + i));
       add(high, Values::load(bias + i + kHalf));
     }
-    if (head >= args.num_heads + num_kv_heads) return;
-    const float* weights = head < args.num_heads ? args.q_norm : args.k_norm;
-    if (weights != nullptr) norm(weights, args.eps);
+    if (!is_value) {
+      const float* weights = head < args.num_heads ? args.q_norm : args.k_norm;
+      if (weights != nullptr) norm(low, high, weights, args.eps);
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const float x = low.at[p], y = high.at[p];
-      low.at[p] = fmaf(x, by.turn[p].x, -__fmul_rn(y, by.turn[p].y));
-      high.at[p] = fmaf(x, by.turn[p].y, __fmul_rn(y, by.turn[p].x));
+      for (int p = 0; p < kPairs; ++p) {
+        const float x = low.at[p], y = high.at[p];
+        low.at[p] = fmaf(x, by.turn[p].x, -__fmul_rn(y, by.turn[p].y));
+        high.at[p] = fmaf(x, by.turn[p].y, __fmul_rn(y, by.turn[p].x));
+      }
     }
+    low_ = Packed::packed(low);
+    high_ = Packed::packed(high);
   }
 
   __device__ void store(bf16* to) const {
     const int i = first();
     if (i >= kHalf) return;
-    low.store(to + i);
-    high.store(to + i + kHalf);
+    low_.store(to + i);
+    high_.store(to + i + kHalf);
   }
 
  private:
+  Packed low_{}, high_{};
+
   __device__ static int first() { return static_cast<int>(threadIdx.x) % kWarp * kPairs; }
 
   __device__ static void add(Values& to, const Values& more) {
@@ -106,7 +127,7 @@ struct RopedHead {
     for (int p = 0; p < kPairs; ++p) to.at[p] += more.at[p];
   }
 
-  __device__ void norm(const float* weights, float eps) {
+  __device__ static void norm(Values& low, Values& high, const float* weights, float eps) {
     float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
@@ -124,14 +145,13 @@ struct RopedHead {
   }
 };
 
-// Where the cache keeps a position's K (plane 0) or V (plane 1) of a head.
+// Where the cache keeps a position's K of the first KV head; the other heads of K follow every kKvBlock rows,
+// and V's behind them.
 template <int D>
-__device__ __forceinline__ bf16* cache_row(const KvCache& cache, int slot, int plane, int kv_head,
-                                           int position) {
+__device__ __forceinline__ bf16* cache_row(const KvCache& cache, int slot, int position) {
   const int64_t block =
       cache.block_tables[static_cast<int64_t>(slot) * cache.table_stride + position / kKvBlock];
-  return cache.base + block * cache.block_stride + cache.layer_offset +
-         (static_cast<int64_t>(plane * cache.num_kv_heads + kv_head) * kKvBlock + position % kKvBlock) * D;
+  return cache.base + block * cache.block_stride + cache.layer_offset + position % kKvBlock * D;
 }
 
 }  // namespace ion::cuda

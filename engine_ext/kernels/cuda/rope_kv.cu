@@ -11,46 +11,40 @@
 namespace ion::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 8, kBlocksPerSm = 5;
 constexpr int kHeads = 5;              // of a warp: all 36 of Qwen2.5-7B in one block
 constexpr int kCut = kHeads * kWarps;  // heads of a block
 
-// Where a head of a row goes.
+// A warp loads all its heads before it stores one, and before it knows whose they are: nothing that it waits
+// for comes after something else but the rotation's angles and the block's place.
 template <int D>
-__device__ bf16* place_of(const RopeKvArgs& args, const KvCache& cache, int64_t row, int head, int slot,
-                          int position) {
-  if (head < args.num_heads) return args.qkv + (row * (args.num_heads + 2 * cache.num_kv_heads) + head) * D;
-  const int at = head - args.num_heads;
-  return cache_row<D>(cache, slot, at / cache.num_kv_heads, at % cache.num_kv_heads, position);
-}
-
-// A warp loads all its heads before it stores one.
-template <int D>
-__global__ void __launch_bounds__(kWarps* kWarp)
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm)
     rope_kv_kernel(const RopeKvArgs args, const KvCache cache, int64_t rows) {
   join_chain();
   const int heads = args.num_heads + 2 * cache.num_kv_heads, cuts = (heads + kCut - 1) / kCut;
   const int64_t row = blockIdx.x / cuts;
-  const int slot = args.slots[row], position = args.positions[row];
-  if (slot < 0) return;
   const int first = static_cast<int>(blockIdx.x % cuts) * kCut + static_cast<int>(threadIdx.x) / kWarp;
+  bf16* of_row = args.qkv + row * heads * D;
   RopedHead<D> roped[kHeads];
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     const int head = first + i * kWarps;
-    if (head < heads) roped[i] = RopedHead<D>(args.qkv + (row * heads + head) * D);
+    if (head < heads) roped[i] = RopedHead<D>(of_row + head * D);
   }
-  const Rotation<D> rotation(args.rotations, position);
+  const int slot = args.slots[row], position = args.positions[row];
   const bool is_last = row + 1 == rows || args.slots[row + 1] != slot;
+  if (slot < 0) return;
+  const Rotation<D> rotation(args.rotations, position);
+  bf16* of_block = cache_row<D>(cache, slot, position);
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
-    const int head = first + i * kWarps;
+    const int head = first + i * kWarps, of_cache = head - args.num_heads;
     if (head >= heads) return;
-    bf16* to = place_of<D>(args, cache, row, head, slot, position);
+    bf16* to = of_cache < 0 ? of_row + head * D : of_block + static_cast<int64_t>(of_cache) * kKvBlock * D;
     roped[i].rotate(args, cache.num_kv_heads, head, args.bias != nullptr ? args.bias + head * D : nullptr,
                     rotation);
     roped[i].store(to);
-    if (head < args.num_heads + cache.num_kv_heads || !is_last) continue;
+    if (of_cache < cache.num_kv_heads || !is_last) continue;
     // Attention on Hopper weights the rest of the block with 0: it must not be what a broken sequence left.
     for (int j = 1; j < kKvBlock - position % kKvBlock; ++j) {
       for (int dim = threadIdx.x % kWarp; dim < D; dim += kWarp) to[j * D + dim] = __float2bfloat16(0.0f);

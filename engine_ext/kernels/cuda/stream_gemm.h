@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <iterator>
 
 namespace ion::cuda {
 
@@ -41,7 +42,7 @@ struct StreamWeights {
 };
 
 constexpr int32_t kStreamSizes[] = {8, 16, 32, 64, 96, 128, 192, 256};  // padded numbers of tokens
-constexpr int32_t kNumStreamSizes = 8;
+constexpr int32_t kNumStreamSizes = std::size(kStreamSizes);
 
 // Views of activations [rows, k] as the copy engine reads them, one for each padded number of tokens.
 struct StreamInput {

@@ -18,6 +18,11 @@ struct Stage {
   __device__ void next(uint32_t stages) {
     if (++index == stages) index = 0, parity ^= 1;
   }
+  __device__ void skip(uint32_t places, uint32_t stages) {
+    const uint32_t rounds = (index + places) / stages;
+    index += places - rounds * stages;
+    parity ^= rounds & 1;
+  }
 };
 
 template <int TN>

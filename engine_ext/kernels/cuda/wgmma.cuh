@@ -67,6 +67,33 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
       : "memory");
 }
 
+// A block of the cache: a box of a block_view.
+__device__ __forceinline__ void copy_block(uint32_t to, const CUtensorMap* map, int eight, uint32_t barrier,
+                                           uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %2, %2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(0), "r"(eight), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// A box of a view of four dimensions (planes_view): 64 dims, rows from `row` on, all that lies in the others.
+__device__ __forceinline__ void copy_planes(uint32_t to, const CUtensorMap* map, int row, uint32_t barrier,
+                                            uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3, %2, %2}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// One lane of a warp that is together.
+__device__ __forceinline__ bool is_elected() {
+  uint32_t is_it;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}\n" : "=r"(is_it));
+  return is_it != 0;
+}
+
 __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                            uint64_t policy) {
   asm volatile(
@@ -76,12 +103,50 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32
       : "memory");
 }
 
+// The same to this place of every block of the cluster whose bit is set; each one's barrier at this place
+// counts the bytes.
+__device__ __forceinline__ void copy_bytes_to(uint16_t blocks, uint32_t to, const void* from, uint32_t bytes,
+                                              uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+// A box of shared memory to a matrix; what would lie outside is not written. A thread's boxes since its last
+// commit are a group.
+__device__ __forceinline__ void store_box(const CUtensorMap* map, int column, int row, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+               "r"(column), "r"(row), "r"(from)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until all but the last kPending groups of this thread have been read out of shared memory.
+template <int kPending>
+__device__ __forceinline__ void store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __forceinline__ void store_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 __device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// Of this thread's writes to its block's shared memory alone; the other one waits for the device's memory.
+__device__ __forceinline__ void fence_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 __device__ __forceinline__ void add_release(uint32_t* to, uint32_t value) {
@@ -115,6 +180,18 @@ __device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t block) 
   return out;
 }
 
+__device__ __forceinline__ uint32_t block_in_cluster() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// At a barrier of any block of the cluster. It says that shared memory has been read, and nothing of what was
+// written: to order writes for another block takes a fence of the whole device.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void store_shared(uint32_t to, const float4& value) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y),
                "f"(value.z), "f"(value.w)
@@ -137,6 +214,14 @@ __device__ __forceinline__ uint32_t transposed(uint32_t pair) {
   return out;
 }
 
+// Four 8 x 8 matrices of 16-bit values, each held by a warp as above, to shared memory; lane 8 i + j names
+// where row j of matrix i goes.
+__device__ __forceinline__ void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+
 // An operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of eight rows 1024 bytes apart.
 __device__ __forceinline__ uint64_t operand(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) |
@@ -156,7 +241,26 @@ __device__ __forceinline__ void product_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// d [64 x N] += a [64 x 16] b [N x 16]^T by a warpgroup; d holds N / 2 floats a thread.
+// What was computed into d before is not computed later, and what is computed from it behind is not computed
+// earlier: the compiler moves arithmetic across asm statements that do not name its values.
+template <int N>
+__device__ __forceinline__ void hold(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i += 4) {
+    asm volatile("" : "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])::"memory");
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void hold(uint32_t (&d)[N][4]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    asm volatile("" : "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])::"memory");
+  }
+}
+
+// d [64 x N] += a [64 x 16] b [N x 16]^T by a warpgroup; d holds N / 2 floats a thread. add_or_set: d = a b^T
+// where `adds` is 0.
 template <int N>
 struct Product;
 
@@ -186,26 +290,35 @@ struct Product;
 #define ION_D64(i) ION_D32(i), ION_D32((i) + 32)
 #define ION_D96(i) ION_D64(i), ION_D32((i) + 64)
 #define ION_D128(i) ION_D64(i), ION_D64((i) + 64)
-#define ION_PRODUCT(N, REGISTERS, A, B)                                                         \
-  template <>                                                                                   \
-  struct Product<N> {                                                                           \
-    static __device__ __forceinline__ void add(float (&d)[REGISTERS], uint64_t a, uint64_t b) { \
-      asm volatile(                                                                             \
-          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                            \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS         \
-          "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                            \
-          : ION_D##REGISTERS(0)                                                                 \
-          : "l"(a), "l"(b));                                                                    \
-    }                                                                                           \
+#define ION_PRODUCT(N, REGISTERS, A, B, ADDS)                                                        \
+  template <>                                                                                        \
+  struct Product<N> {                                                                                \
+    static __device__ __forceinline__ void add(float (&d)[REGISTERS], uint64_t a, uint64_t b) {      \
+      asm volatile(                                                                                  \
+          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                 \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS              \
+          "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                                 \
+          : ION_D##REGISTERS(0)                                                                      \
+          : "l"(a), "l"(b));                                                                         \
+    }                                                                                                \
+    static __device__ __forceinline__ void add_or_set(float (&d)[REGISTERS], uint64_t a, uint64_t b, \
+                                                      int adds) {                                    \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS                                        \
+                   ", 0;\n"                                                                          \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS     \
+                   "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                        \
+                   : ION_D##REGISTERS(0)                                                             \
+                   : "l"(a), "l"(b), "r"(adds));                                                     \
+    }                                                                                                \
   };
-ION_PRODUCT(8, 4, 4, 5)
-ION_PRODUCT(16, 8, 8, 9)
-ION_PRODUCT(32, 16, 16, 17)
-ION_PRODUCT(64, 32, 32, 33)
-ION_PRODUCT(96, 48, 48, 49)
-ION_PRODUCT(128, 64, 64, 65)
-ION_PRODUCT(192, 96, 96, 97)
-ION_PRODUCT(256, 128, 128, 129)
+ION_PRODUCT(8, 4, 4, 5, 6)
+ION_PRODUCT(16, 8, 8, 9, 10)
+ION_PRODUCT(32, 16, 16, 17, 18)
+ION_PRODUCT(64, 32, 32, 33, 34)
+ION_PRODUCT(96, 48, 48, 49, 50)
+ION_PRODUCT(128, 64, 64, 65, 66)
+ION_PRODUCT(192, 96, 96, 97, 98)
+ION_PRODUCT(256, 128, 128, 129, 130)
 #undef ION_PRODUCT
 
 // The same for attention. scores: d = a b^T where `adds` is 0, else d += a b^T. add_values: d [64 x N] +=
@@ -237,11 +350,19 @@ ION_ATTENTION_PRODUCT(64, 32, 32, 33, 34, 35, 36)
 ION_ATTENTION_PRODUCT(128, 64, 64, 65, 66, 67, 68)
 #undef ION_ATTENTION_PRODUCT
 
-// An operand whose rows are the contracted index (values): pieces of 64 columns, `piece_bytes` apart, each
-// with rows of 128 bytes, 128-byte swizzle, groups of eight rows 1024 bytes apart.
-__device__ __forceinline__ uint64_t values_operand(uint32_t address, uint32_t piece_bytes) {
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (static_cast<uint64_t>(piece_bytes >> 4) << 16) |
-         (static_cast<uint64_t>(1024 >> 4) << 32) | (1ull << 62);
+// Attention's tiles: blocks of 16 tokens as block_view brings them, [2][D / 64][8 tokens][128 bytes],
+// 128-byte swizzle. An operand of keys: `address` is that of its 16 dims of the tile's first token.
+template <int D>
+__device__ __forceinline__ uint64_t keys_operand(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) |
+         (static_cast<uint64_t>(D * 16 >> 4) << 32) | (1ull << 62);
+}
+
+// An operand of values, whose rows are the contracted index: a block's.
+template <int D>
+__device__ __forceinline__ uint64_t values_operand(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (static_cast<uint64_t>(1024 >> 4) << 16) |
+         (static_cast<uint64_t>(D * 16 >> 4) << 32) | (1ull << 62);
 }
 
 template <int kRegisters>

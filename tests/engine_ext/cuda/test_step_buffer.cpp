@@ -1,5 +1,6 @@
 // Plans of steps: which pieces attention gets, and what the device reads of them. No GPU.
 #include <array>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -9,12 +10,12 @@
 
 namespace ion::cuda {
 
-// Of a device with room for eight pieces, whatever the width.
-int32_t resident_pieces(DecodeWidth, int32_t) {
-  return 8;
+// Of a device with room for eight pieces, and for sixteen in its ring.
+int32_t resident_pieces(DecodeWidth width, int32_t) {
+  return width == DecodeWidth::ring ? 16 : 8;
 }
-DecodeWidth decode_width(int64_t, int32_t) {
-  return DecodeWidth::four;
+DecodeWidth decode_width(int64_t num_pieces, int32_t, bool has_ring) {
+  return has_ring && num_pieces > 8 ? DecodeWidth::ring : DecodeWidth::four;
 }
 
 namespace {
@@ -116,14 +117,63 @@ TEST(each_launch_finds_its_counts) {
   CHECK_EQ(words[layout.counts + 2], 1);
 }
 
+// What the plan made of rows, each the position of its newest token.
+struct Cut {
+  int32_t part_tokens;
+  int64_t pieces;
+};
+Cut cut(const PlanSizes& sizes, const std::vector<int32_t>& rows) {
+  std::vector<std::array<int32_t, 3>> spans;
+  for (size_t i = 0; i < rows.size(); ++i) spans.push_back({static_cast<int32_t>(i), rows[i], 1});
+  const StepContents contents = planned(sizes, spans);
+  return {contents.part_tokens, std::ssize(contents.decode_pieces)};
+}
+
 TEST(without_the_mode_a_step_s_rows_decide_the_cuts) {
-  PlanSizes sizes;
+  const PlanSizes sizes;
   const StepContents few = planned(sizes, {{0, 4000, 1}, {1, 0, 70}});
   CHECK_EQ(few.part_tokens, 512);  // eight pieces keep the device busy
   CHECK_EQ(few.prefill_pieces.size(), size_t{2});
   CHECK(!few.has_chunks && few.decode_launches.empty());
   CHECK_EQ(few.sizes().decode_launches, int64_t{1});
-  CHECK_EQ(planned(sizes, {{0, 511, 1}}).part_tokens, kWholeTokens);
+  CHECK_EQ(few.num_decode_rows(), int64_t{1});
+  CHECK_EQ(cut(sizes, {511}).part_tokens, kWholeTokens);
+}
+
+TEST(pieces_are_as_even_as_blocks_of_the_cache_allow) {
+  const PlanSizes sizes;
+  CHECK_EQ(cut(sizes, {4800}).part_tokens, 608);  // 4,801 tokens, eight pieces
+  CHECK_EQ(cut(sizes, {4800}).pieces, int64_t{8});
+  CHECK_EQ(cut(sizes, {2999, 5999}).part_tokens, 1200);  // three pieces and five
+  CHECK_EQ(cut(sizes, {2999, 5999}).pieces, int64_t{8});
+}
+
+TEST(more_rounds_where_they_are_shorter_than_one_long_one) {
+  // Five rows in eight places: a whole row each takes 8,001 tokens, halves in two rounds as long, thirds in
+  // two 2 x 2,672, and more rounds begin more pieces.
+  const Cut five = cut({}, {8000, 8000, 8000, 8000, 8000});
+  CHECK_EQ(five.part_tokens, 2672);
+  CHECK_EQ(five.pieces, int64_t{15});
+  // Where no number of rounds is better, one.
+  CHECK_EQ(cut({}, std::vector<int32_t>(8, 8000)).part_tokens, 8016);
+}
+
+TEST(the_ring_holds_more_pieces) {
+  PlanSizes sizes;
+  sizes.has_ring = true;
+  const std::vector<int32_t> twelve(12, 8000);
+  CHECK_EQ(cut({}, twelve).part_tokens, 4016);     // 24 pieces in three rounds of eight
+  CHECK_EQ(cut(sizes, twelve).part_tokens, 2016);  // 48 in three of sixteen
+  std::vector<std::array<int32_t, 3>> beside_prompt(12, {0, 8000, 1});
+  beside_prompt.push_back({99, 0, 5});  // no ring beside a prompt
+  CHECK_EQ(planned(sizes, beside_prompt).part_tokens, 4016);
+}
+
+TEST(a_window_s_rows_are_cut_by_what_they_see) {
+  PlanSizes sizes;
+  sizes.window = 1024;
+  const Cut windowed = cut(sizes, {50000});
+  CHECK(windowed.part_tokens == kSplitTokens && windowed.pieces <= 5);
 }
 
 }  // namespace

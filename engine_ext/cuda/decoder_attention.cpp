@@ -1,0 +1,124 @@
+// Attention of a pass: how its rows are cut, and which kernels take the pieces.
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/decoder.h"
+
+namespace ion::cuda {
+namespace {
+
+constexpr int64_t kWideRows = 16;      // up to so many, decode attention takes more warps a block ...
+constexpr int32_t kWideHidden = 2048;  // ... in models of this width (measured: docs/performance.md)
+// Of deterministic attention: another number of warps would add up in another order.
+constexpr DecodeWidth kFixedWidth = DecodeWidth::four;
+
+}  // namespace
+
+PlanSizes Decoder::plan_sizes() const {
+  const Config& config = model_.config();
+  const std::vector<int32_t>& windows = config.windows;
+  PlanSizes sizes;
+  sizes.packed_heads = std::min(kPackedHeads, config.num_heads / config.num_kv_heads);
+  sizes.prefill_rows = is_wide_prefill_ ? kWidePrefillRows : kPrefillRows;
+  const bool sees_all = std::find(windows.begin(), windows.end(), 0) != windows.end();
+  sizes.window = sees_all ? 0 : *std::max_element(windows.begin(), windows.end());
+  sizes.decode_units = attention_decode_units(config.num_heads, config.num_kv_heads);
+  sizes.num_sms = num_sms_;
+  sizes.has_ring = has_ring_;
+  sizes.is_deterministic = limits_.is_deterministic;
+  sizes.pieces_a_launch = pieces_a_launch_;
+  return sizes;
+}
+
+KvCache Decoder::cache_of(int64_t layer) const {
+  const Config& config = model_.config();
+  KvCache cache;
+  cache.base = kv_.as<bf16>();
+  cache.block_stride = config.block_elements();
+  cache.layer_offset = layer * 2 * config.kv_size() * kKvBlock;
+  cache.block_tables = block_tables_;
+  cache.table_stride = table_stride_;
+  cache.num_kv_heads = config.num_kv_heads;
+  return cache;
+}
+
+DecodeWidth Decoder::width_of(const DecoderBatch& batch) const {
+  const bool is_decode = batch.num_prefill_pieces == 0;
+  switch (limits_.decode_warps) {
+    case -1:
+      return has_ring_ && is_decode ? DecodeWidth::ring : DecodeWidth::one;
+    case 1:
+      return DecodeWidth::one;
+    case 2:
+      return DecodeWidth::two;
+    case 4:
+      return DecodeWidth::four;
+    default:
+      break;
+  }
+  if (limits_.is_deterministic) return kFixedWidth;
+  const Config& config = model_.config();
+  // A graph's rows are padded, and it serves any number of them.
+  const int64_t rows = is_decode ? batch.num_rows : batch.num_decode_rows;
+  // Few rows of a large layer: the products leave attention time to be short rather than resident beside
+  // them.
+  if (is_decode && rows <= kWideRows && config.hidden_size >= kWideHidden) return DecodeWidth::eight;
+  return decode_width(rows * attention_decode_units(config.num_heads, config.num_kv_heads), num_sms_,
+                      has_ring_ && is_decode);
+}
+
+// qkv_ -> the layer's cache and mixed_
+void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const Layer& layer = model_.layer(index);
+  const KvCache cache = cache_of(index);
+  RopeKvArgs rope{};
+  rope.qkv = qkv_;
+  rope.bias = layer.qkv_bias;
+  rope.q_norm = layer.q_norm;
+  rope.k_norm = layer.k_norm;
+  rope.rotations = rotations_;
+  rope.slots = batch.slots;
+  rope.positions = batch.positions;
+  rope.num_heads = config.num_heads;
+  rope.head_dim = config.head_dim;
+  rope.eps = config.rms_eps;
+  // Attention does it where no row sees another of this pass.
+  const bool is_alone = batch.num_prefill_pieces == 0 && !batch.has_chunks;
+  if (!is_alone) rope_kv(rope, cache, batch.num_rows, stream);
+
+  AttentionArgs args{};
+  args.dst = mixed_;
+  args.qkv = qkv_;
+  args.qkv_stride = static_cast<int32_t>(config.qkv_size());
+  args.num_heads = config.num_heads;
+  args.head_dim = config.head_dim;
+  args.window = config.windows[index];
+  args.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  args.awaits_rows = batch.has_chunks;
+  args.partial = partial_;
+  args.arrivals = arrivals_;
+  if (batch.num_decode_pieces > 0) attend_decode(args, cache, batch, is_alone ? &rope : nullptr, stream);
+  const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
+  if (prefill_pieces == 0) return;
+  if (is_wide_prefill_) {
+    attention_prefill_wide(args, cache, batch.plan, kv_view_, prefill_pieces, num_sms_, stream);
+  } else {
+    attention_prefill(args, cache, batch.plan, prefill_pieces, stream);
+  }
+}
+
+void Decoder::attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
+                            const RopeKvArgs* rope, cudaStream_t stream) {
+  const auto all = static_cast<int32_t>(batch.num_decode_pieces);
+  const std::span<const int32_t> launches =
+      batch.decode_launches.empty() ? std::span(&all, 1) : batch.decode_launches;
+  AttentionPlan plan = batch.plan;
+  for (const int32_t pieces : launches) {
+    attention_decode(args, cache, plan, rope, &kv_planes_, pieces, num_sms_, width_of(batch), stream);
+    plan.decode_pieces += pieces;
+    plan.counts += 4;
+  }
+}
+
+}  // namespace ion::cuda
