@@ -36,6 +36,12 @@ RECORD = RequestRecord(
 )
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for behind a commit is there, however busy the machine."""
+    monkeypatch.setattr(ledgers, "MAX_COMMIT_S", 60.0)
+
+
 def opened(place: Place, *, keeps_words: bool = False) -> Ledger:
     database = place.database
     database.open().close()
