@@ -90,7 +90,8 @@ Run run(const Machine& machine, const Traffic& traffic) {
   ion::EngineOptions options{.token_budget = 4096,
                              .context_length = 4000,
                              .pipeline_depth = traffic.depth,
-                             .max_mixed_step_ratio = traffic.ratio};
+                             .max_mixed_step_ratio = traffic.ratio,
+                             .check_integrity = true};
   ion::Loop loop(runner, rig::token_bytes(), options);
   Run out;
   const int num_steps = traffic.every * (traffic.num_prompts + 1);
