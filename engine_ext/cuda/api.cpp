@@ -92,7 +92,7 @@ int64_t ion_cuda_model_bytes(const IonCudaConfig* config) {
 }
 
 int64_t ion_cuda_block_bytes(const IonCudaConfig* config) {
-  return guarded<int64_t>(-1, [&] { return ion::cuda::Config(*config).block_elements() * 2; });
+  return guarded<int64_t>(-1, [&] { return ion::cuda::Config(*config).block_bytes(); });
 }
 
 int ion_cuda_model_write(IonCudaModel* model, IonCudaWeight weight, int32_t layer, int64_t first_row,

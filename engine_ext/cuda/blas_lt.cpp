@@ -56,12 +56,16 @@ struct BlasLt::Library {
     std::unique_ptr<AlgorithmTrial> algorithm;
     bool scales_rows = false;
   };
-  enum class Kind : uint8_t { bf16, float32, e4m3 };        // float32: of y; e4m3: of x and w
-  using Key = std::tuple<int64_t, int64_t, int64_t, Kind>;  // m, n, k
+  enum class Kind : uint8_t { bf16, float32, e4m3, e4m3_float32 };  // float32: of y; e4m3: of x and w
+  using Key = std::tuple<int64_t, int64_t, int64_t, Kind>;          // m, n, k
 
   explicit Library(const std::string& path);
   ~Library();
 
+  static bool is_e4m3(Kind kind) { return kind == Kind::e4m3 || kind == Kind::e4m3_float32; }
+  static bool is_float32(Kind kind) { return kind == Kind::float32 || kind == Kind::e4m3_float32; }
+  ProductScales run_e4m3(Kind kind, void* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m,
+                         int64_t n, int64_t k, cudaStream_t stream);
   void run(Plan& use, void* y, const void* x, const void* w, cudaStream_t stream);
   // The scales are those of e4m3: the library wants to see some when it chooses.
   Plan& plan(int64_t m, int64_t n, int64_t k, Kind kind, const float* x_scales = nullptr,
@@ -134,9 +138,19 @@ void BlasLt::matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, in
 
 ProductScales BlasLt::matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m,
                              int64_t n, int64_t k, cudaStream_t stream) {
-  Library::Plan& use = library_->plan(m, n, k, Library::Kind::e4m3, x.scales, w.scales);
-  if (use.scales_rows) library_->set_scales(use, x.scales, w.scales);
-  library_->run(use, y, x.codes, w.codes, stream);
+  return library_->run_e4m3(Library::Kind::e4m3, y, x, w, m, n, k, stream);
+}
+
+ProductScales BlasLt::matmul(float* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m, int64_t n,
+                             int64_t k, cudaStream_t stream) {
+  return library_->run_e4m3(Library::Kind::e4m3_float32, y, x, w, m, n, k, stream);
+}
+
+ProductScales BlasLt::Library::run_e4m3(Kind kind, void* y, const QuantisedRows& x, const QuantisedRows& w,
+                                        int64_t m, int64_t n, int64_t k, cudaStream_t stream) {
+  Plan& use = plan(m, n, k, kind, x.scales, w.scales);
+  if (use.scales_rows) set_scales(use, x.scales, w.scales);
+  run(use, y, x.codes, w.codes, stream);
   return use.scales_rows ? ProductScales{} : ProductScales{x.scales, w.scales};
 }
 
@@ -173,7 +187,7 @@ BlasLt::Library::Plan& BlasLt::Library::plan(int64_t m, int64_t n, int64_t k, Ki
   const bool is_few =
       (m + kScaledTile - 1) / kScaledTile * ((n + kScaledTile - 1) / kScaledTile) <= kFewTiles;
   for (const bool scales_rows : {true, false}) {
-    if (scales_rows && (kind != Kind::e4m3 || is_few)) continue;
+    if (scales_rows && (!is_e4m3(kind) || is_few)) continue;
     Plan made = make_plan(m, n, k, kind, scales_rows);
     if (scales_rows) set_scales(made, x_scales, w_scales);
     if (find_algorithm(made, m >= kTrialRows ? kCandidates : 1)) {
@@ -193,16 +207,16 @@ BlasLt::Library::Plan BlasLt::Library::make_plan(int64_t m, int64_t n, int64_t k
   check_blas(desc_create_(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor");
   set(plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "transa");
   set(plan, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N, "transb");
-  if (kind == Kind::e4m3) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1}, "sums");
+  if (is_e4m3(kind)) set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1}, "sums");
   if (scales_rows) {
     const int32_t by_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, by_row, "scales");
     set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, by_row, "scales");
   }
-  const cudaDataType in = kind == Kind::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+  const cudaDataType in = is_e4m3(kind) ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
   check_blas(layout_create_(&plan.w, in, k, n, k), "layout");
   check_blas(layout_create_(&plan.x, in, k, m, k), "layout");
-  check_blas(layout_create_(&plan.y, kind == Kind::float32 ? CUDA_R_32F : CUDA_R_16BF, n, m, n), "layout");
+  check_blas(layout_create_(&plan.y, is_float32(kind) ? CUDA_R_32F : CUDA_R_16BF, n, m, n), "layout");
   return plan;
 }
 

@@ -31,6 +31,8 @@ class BlasLt {
   // 44).
   ProductScales matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m, int64_t n,
                        int64_t k, cudaStream_t stream);
+  ProductScales matmul(float* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m, int64_t n,
+                       int64_t k, cudaStream_t stream);
 
  private:
   struct Library;  // its functions, handle and plans: only blas_lt.cpp needs cublasLt.h

@@ -10,9 +10,9 @@ set(ION_CUDA_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(ION_CUDA_SOURCES
   cuda/algorithm_trial.cpp cuda/api.cpp cuda/blas_lt.cpp cuda/decoder.cpp cuda/decoder_attention.cpp cuda/decoder_e4m3.cpp cuda/host_tier.cpp cuda/measure.cpp cuda/model.cpp
   cuda/runner.cpp cuda/runner_launch.cpp cuda/step_buffer.cpp cuda/teacher_forced.cpp cuda/upload.cpp
-  kernels/cuda/activation.cu kernels/cuda/attention.cu kernels/cuda/attention_narrow.cu kernels/cuda/attention_ring.cu kernels/cuda/attention_sm90.cu kernels/cuda/box_view.cpp
+  kernels/cuda/activation.cu kernels/cuda/attention.cu kernels/cuda/attention_codes.cu kernels/cuda/attention_narrow.cu kernels/cuda/attention_ring.cu kernels/cuda/attention_sm90.cu kernels/cuda/box_view.cpp
   kernels/cuda/measure.cu kernels/cuda/norm.cu kernels/cuda/prompt_gemm.cu kernels/cuda/quantise.cu kernels/cuda/rope_kv.cu
-  kernels/cuda/sampler.cu kernels/cuda/stream_gemm.cu kernels/cuda/stream_weights.cu)
+  kernels/cuda/sampler.cu kernels/cuda/stream_gemm.cu kernels/cuda/stream_weights.cu kernels/cuda/unpack_kv.cu)
 set(ION_CUDA_FLAGS
   --generate-code=arch=compute_80,code=[compute_80,sm_80] --generate-code=arch=compute_90a,code=sm_90a
   -Xcompiler=-Wall,-Wextra)

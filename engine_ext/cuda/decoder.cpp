@@ -56,6 +56,13 @@ int32_t stride_of(const DecoderLimits& limits) {
   return (limits.context_length + kKvBlock - 1) / kKvBlock;
 }
 
+// What prompts' attention reads of a cache of codes at a time: one whole context, or as many short ones as a
+// pass may hold twice.
+int32_t unpacked_blocks(const Config& config, const DecoderLimits& limits) {
+  if (!config.is_kv_e4m3 || limits.is_deterministic) return 0;
+  return std::max(stride_of(limits), 2 * (limits.max_rows / kKvBlock + 1));
+}
+
 }  // namespace
 
 // Offsets of the scratch pieces, in the order of the members.
@@ -69,7 +76,8 @@ struct Decoder::Layout {
   }
 
   int64_t x, picked, normed, qkv, mixed, gate_up, gated, last, partial, arrivals, rotations, tables, last_ids;
-  int64_t stream_partial, stream_counts, codes, scales;
+  int64_t stream_partial, stream_counts, codes, scales, last_codes, last_scales;
+  int64_t unpacked, unpacked_tables;
 
   Layout(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
     const int64_t rows = rounded_rows(std::max(limits.max_rows, kStreamMaxTokens)), half = sizeof(bf16),
@@ -82,7 +90,10 @@ struct Decoder::Layout {
     mixed = take(rows * config.q_size() * half);
     gate_up = take(rows * 2 * config.ffn_size * half);
     gated = take(rows * config.ffn_size * half);
-    last = take(int64_t{std::max(limits.max_logit_rows, kStreamMaxTokens)} * hidden * half);
+    const int64_t last_rows = std::max(limits.max_logit_rows, kStreamMaxTokens);
+    last = take(last_rows * hidden * half);
+    last_codes = take(config.is_head_e4m3 ? last_rows * hidden : 0);
+    last_scales = take(config.is_head_e4m3 ? last_rows * static_cast<int64_t>(sizeof(float)) : 0);
     partial = take(4 * attention_partial_floats(launch_pieces(limits), config.num_heads, config.num_kv_heads,
                                                 config.head_dim));
     arrivals = take(4 * units * decode_rows(limits));
@@ -95,11 +106,37 @@ struct Decoder::Layout {
     const int64_t widest_input = std::max<int64_t>({hidden, config.q_size(), config.ffn_size});
     codes = take(config.is_e4m3 ? rows * widest_input : 0);
     scales = take(config.is_e4m3 ? rows * static_cast<int64_t>(sizeof(float)) : 0);
+    const int64_t blocks = unpacked_blocks(config, limits);
+    unpacked = take(blocks * 2 * config.kv_size() * kKvBlock * half);
+    unpacked_tables = take(blocks > 0 ? int64_t{limits.max_slots} * stride_of(limits) * 4 : 0);
   }
 };
 
 int64_t Decoder::scratch_bytes(const Config& config, const DecoderLimits& limits, int32_t num_sms) {
   return Layout(config, limits, num_sms).total;
+}
+
+DecoderBatch batch_of(const int32_t* step, const StepSizes& sizes, const StepContents& contents) {
+  const StepLayout at(sizes);
+  DecoderBatch batch;
+  batch.num_rows = sizes.rows;
+  batch.ids = step + at.ids;
+  batch.slots = step + at.slots;
+  batch.positions = step + at.positions;
+  batch.plan.spans = reinterpret_cast<const Span*>(step + at.spans);
+  batch.plan.decode_pieces = reinterpret_cast<const Piece*>(step + at.decode_pieces);
+  batch.plan.prefill_pieces = reinterpret_cast<const Piece*>(step + at.prefill_pieces);
+  batch.plan.counts = step + at.counts;
+  batch.num_decode_rows = contents.num_decode_rows();
+  batch.num_decode_pieces = sizes.decode_pieces;
+  batch.num_prefill_pieces = sizes.prefill_pieces;
+  batch.decode_launches = contents.decode_launches;
+  batch.prefill_launches = contents.prefill_launches;
+  batch.unpacked = reinterpret_cast<const UnpackSpan*>(step + at.unpacked);
+  batch.has_chunks = contents.has_chunks;
+  batch.logit_rows = step + at.logit_rows;
+  batch.num_logit_rows = sizes.samples;
+  return batch;
 }
 
 Decoder::Decoder(const Model& model, const DecoderLimits& limits)
@@ -131,6 +168,9 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
   rotations_ = scratch_.as<float2>(at.rotations);
   block_tables_ = scratch_.as<int32_t>(at.tables);
   last_ids_ = scratch_.as<int32_t>(at.last_ids);
+  if (config.is_head_e4m3) {
+    quantised_last_ = {scratch_.as<uint8_t>(at.last_codes), scratch_.as<float>(at.last_scales)};
+  }
   if (config.is_e4m3) quantised_ = {scratch_.as<uint8_t>(at.codes), scratch_.as<float>(at.scales)};
 
   if (model.is_tiled() && limits.streams) {
@@ -146,19 +186,30 @@ Decoder::Decoder(const Model& model, const DecoderLimits& limits)
     normed_view_ = view(normed_, config.hidden_size);
     mixed_view_ = view(mixed_, config.q_size());
     gated_view_ = view(gated_, config.ffn_size);
-    has_prompt_gemm_ = !config.is_e4m3;
+    prompt_clusters_ = config.is_e4m3 ? 0 : prompt_clusters();
     prompt_view_ = prompt_input(normed_, rows, config.hidden_size);
-    last_view_ = stream_input(last_, std::max(limits.max_logit_rows, kStreamMaxTokens), config.hidden_size);
+    const int64_t last_rows = std::max(limits.max_logit_rows, kStreamMaxTokens);
+    last_view_ = config.is_head_e4m3 ? stream_input(quantised_last_.codes, quantised_last_.scales, last_rows,
+                                                    config.hidden_size)
+                                     : stream_input(last_, last_rows, config.hidden_size);
   }
 
+  unpacked_blocks_ = unpacked_blocks(config, limits);
+  if (unpacked_blocks_ > 0) {
+    unpacked_ = scratch_.as<bf16>(at.unpacked);
+    unpacked_tables_ = scratch_.as<int32_t>(at.unpacked_tables);
+  }
   is_wide_prefill_ = limits.streams && is_wide_prefill_shape(config.head_dim);
-  if (is_wide_prefill_) {
-    kv_view_ = kv_view(kv_.as<bf16>(), limits.num_blocks * config.block_elements(), config.head_dim);
+  if (is_wide_prefill_ && unpacked_blocks_ > 0) {
+    kv_view_ = kv_view(unpacked_, unpacked_blocks_ * 2 * config.kv_size() * kKvBlock, config.head_dim);
+  } else if (is_wide_prefill_ && !config.is_kv_e4m3) {
+    kv_view_ = kv_view(kv_.as<bf16>(), limits.num_blocks * config.block_values(), config.head_dim);
   }
 
-  has_ring_ = limits.streams && !limits.is_deterministic && is_ring_shape(config.head_dim);
+  has_ring_ =
+      limits.streams && !limits.is_deterministic && !config.is_kv_e4m3 && is_ring_shape(config.head_dim);
   if (has_ring_) {
-    kv_planes_ = kv_planes(kv_.as<bf16>(), limits.num_blocks * config.block_elements(), config.num_kv_heads,
+    kv_planes_ = kv_planes(kv_.as<bf16>(), limits.num_blocks * config.block_values(), config.num_kv_heads,
                            config.head_dim);
   }
 
@@ -221,12 +272,23 @@ void Decoder::forward(const DecoderBatch& batch, float* logits, cudaStream_t str
   } else {
     add_rms_norm(last_, last.x, normed_, model_.output_norm(), count, hidden, config.rms_eps, stream);
   }
+  multiply_head(logits, count, stream);
+}
+
+void Decoder::multiply_head(float* logits, int64_t count, cudaStream_t stream) {
+  const int64_t vocab = model_.config().vocab_size, hidden = model_.config().hidden_size;
+  const Matrix& head = model_.head();
+  const bool is_e4m3 = head.scales != nullptr;
+  if (is_e4m3) quantise_rows(quantised_last_, last_, count, hidden, stream);
   if (count <= stream_rows_) {
-    this->stream(logits, StreamOutput::float32, last_view_, model_.tiled_head(), count, config.vocab_size,
-                 hidden, stream);
-  } else {
-    model_.blas().matmul(logits, last_, model_.head(), count, config.vocab_size, hidden, stream);
+    return this->stream(logits, StreamOutput::float32, last_view_, model_.tiled_head(), count, vocab, hidden,
+                        stream);
   }
+  if (!is_e4m3) return model_.blas().matmul(logits, last_, head.bf16(), count, vocab, hidden, stream);
+  apply_scales(
+      logits,
+      model_.blas().matmul(logits, quantised_last_, {head.e4m3(), head.scales}, count, vocab, hidden, stream),
+      count, vocab, stream);
 }
 
 // Behind the last layer's attention only rows with logits matter: they are brought together, in order.
@@ -245,7 +307,7 @@ Decoder::LastRows Decoder::pick_rows(const DecoderBatch& batch, cudaStream_t str
 // Whether SiLU is a part of the product. Its rows come in tiles, and in a pass of few an empty part of one
 // costs more than SiLU on its own.
 bool Decoder::is_fused(int64_t rows) const {
-  if (!has_prompt_gemm_ || rows <= kStreamedRows) return false;
+  if (prompt_clusters_ == 0 || rows <= kStreamedRows) return false;
   return rows > kExactRows || (kPromptTileRows - rows % kPromptTileRows) % kPromptTileRows <= kMostEmpty;
 }
 
@@ -264,7 +326,7 @@ Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t 
     add_rms_norm(normed_, at.x, normed_, layer.ffn_norm, at.count, hidden, config.rms_eps, stream);
     if (is_fused(at.count)) {
       prompt_gemm(gated_, PromptOutput::silu_mul, prompt_view_, model_.tiled_layer(i).gate_up.values,
-                  at.count, 2 * ffn, hidden, stream);
+                  at.count, 2 * ffn, hidden, prompt_clusters_, stream);
     } else {
       multiply(gate_up_, normed_, layer.gate_up.bf16(), at.count, 2 * ffn, hidden, stream);
       silu_mul(gated_, gate_up_, at.count, ffn, stream);

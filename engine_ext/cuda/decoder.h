@@ -33,11 +33,16 @@ struct DecoderBatch {
   AttentionPlan plan;
   int64_t num_decode_rows = 0;                            // spans of one token
   int64_t num_decode_pieces = 0, num_prefill_pieces = 0;  // bounds: the plan's own counts rule
-  std::span<const int32_t> decode_launches;               // as in StepContents, and so the next
+  std::span<const int32_t> decode_launches;               // as in StepContents, and so the next two
+  std::span<const PrefillLaunch> prefill_launches;
   bool has_chunks = false;
+  const UnpackSpan* unpacked = nullptr;
   const int32_t* logit_rows = nullptr;  // [num_logit_rows]
   int64_t num_logit_rows = 0;
 };
+
+// The pass over a step that is laid out for `sizes` in device memory. `contents` is kept by reference.
+DecoderBatch batch_of(const int32_t* step, const StepSizes& sizes, const StepContents& contents);
 
 class Decoder {
  public:
@@ -48,9 +53,7 @@ class Decoder {
   void copy_block(int32_t from, int32_t to, cudaStream_t stream);
 
   std::byte* block(int32_t index) const;  // block_bytes of it
-  int64_t block_bytes() const {
-    return model_.config().block_elements() * static_cast<int64_t>(sizeof(bf16));
-  }
+  int64_t block_bytes() const { return model_.config().block_bytes(); }
   int32_t* block_tables() const { return block_tables_; }  // [max_slots, table_stride]
   int32_t table_stride() const { return table_stride_; }
   int32_t* last_ids() const { return last_ids_; }  // [max_slots]
@@ -77,12 +80,16 @@ class Decoder {
   void forward_streamed(const DecoderBatch& batch, cudaStream_t stream);
   LastRows forward_blas(const DecoderBatch& batch, cudaStream_t stream);
   LastRows forward_e4m3(const DecoderBatch& batch, cudaStream_t stream);  // decoder_e4m3.cpp
+  // last_ -> logits [count, vocab]
+  void multiply_head(float* logits, int64_t count, cudaStream_t stream);
   LastRows pick_rows(const DecoderBatch& batch, cudaStream_t stream);
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
               int64_t k, cudaStream_t stream, const StreamNext& next = {});
   bool is_fused(int64_t rows) const;
   DecodeWidth width_of(const DecoderBatch& batch) const;
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
+  void attend_prompts(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
+                      cudaStream_t stream);
   void attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
                      const RopeKvArgs* rope, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
@@ -114,13 +121,17 @@ class Decoder {
   StreamScratch streaming_{};  // null where the model is not tiled
   StreamDevice stream_device_;
   StreamInput normed_view_, mixed_view_, gated_view_, last_view_;
-  bool has_prompt_gemm_ = false;
-  CUtensorMap prompt_view_{};  // of normed_, where it has
+  int32_t prompt_clusters_ = 0;  // of prompt_gemm; 0: there is none
+  CUtensorMap prompt_view_{};    // of normed_, where there is one
   bool is_wide_prefill_ = false;
-  CUtensorMap kv_view_{};      // where it is
-  bool has_ring_ = false;      // DecodeWidth::ring
-  CUtensorMap kv_planes_{};    // where it has
-  QuantisedRows quantised_{};  // [max_rows, the widest], a product's input, where matrices are e4m3
+  CUtensorMap kv_view_{};        // where it is, of the cache that prompts read
+  int32_t unpacked_blocks_ = 0;  // of a cache of codes; 0: it is not of codes
+  bf16* unpacked_ = nullptr;     // a layer's
+  int32_t* unpacked_tables_ = nullptr;
+  bool has_ring_ = false;           // DecodeWidth::ring
+  CUtensorMap kv_planes_{};         // where it has
+  QuantisedRows quantised_last_{};  // [max_logit_rows, hidden], where the head is e4m3
+  QuantisedRows quantised_{};       // [max_rows, the widest], a product's input, where matrices are e4m3
 };
 
 }  // namespace ion::cuda

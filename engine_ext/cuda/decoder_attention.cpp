@@ -27,15 +27,17 @@ PlanSizes Decoder::plan_sizes() const {
   sizes.has_ring = has_ring_;
   sizes.is_deterministic = limits_.is_deterministic;
   sizes.pieces_a_launch = pieces_a_launch_;
+  sizes.unpacked_blocks = unpacked_blocks_;
   return sizes;
 }
 
 KvCache Decoder::cache_of(int64_t layer) const {
   const Config& config = model_.config();
   KvCache cache;
-  cache.base = kv_.as<bf16>();
-  cache.block_stride = config.block_elements();
-  cache.layer_offset = layer * 2 * config.kv_size() * kKvBlock;
+  cache.base = kv_.as<void>();
+  cache.is_e4m3 = config.is_kv_e4m3;
+  cache.block_stride = config.block_values();
+  cache.layer_offset = layer * kv_layer_values(config.num_kv_heads, config.head_dim, config.is_kv_e4m3);
   cache.block_tables = block_tables_;
   cache.table_stride = table_stride_;
   cache.num_kv_heads = config.num_kv_heads;
@@ -99,12 +101,31 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   args.partial = partial_;
   args.arrivals = arrivals_;
   if (batch.num_decode_pieces > 0) attend_decode(args, cache, batch, is_alone ? &rope : nullptr, stream);
-  const auto prefill_pieces = static_cast<int32_t>(batch.num_prefill_pieces);
-  if (prefill_pieces == 0) return;
-  if (is_wide_prefill_) {
-    attention_prefill_wide(args, cache, batch.plan, kv_view_, prefill_pieces, num_sms_, stream);
-  } else {
-    attention_prefill(args, cache, batch.plan, prefill_pieces, stream);
+  attend_prompts(args, cache, batch, stream);
+}
+
+void Decoder::attend_prompts(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
+                             cudaStream_t stream) {
+  KvCache read = cache;
+  if (cache.is_e4m3) {
+    read.base = unpacked_;
+    read.is_e4m3 = false;
+    read.block_stride = kv_layer_values(cache.num_kv_heads, args.head_dim, false);
+    read.layer_offset = 0;
+    read.block_tables = unpacked_tables_;
+  }
+  AttentionPlan plan = batch.plan;
+  const UnpackSpan* unpacked = batch.unpacked;
+  for (const PrefillLaunch& launch : batch.prefill_launches) {
+    unpack_kv(unpacked_, unpacked_tables_, cache, unpacked, launch.blocks, args.window, args.head_dim,
+              stream);
+    if (is_wide_prefill_) {
+      attention_prefill_wide(args, read, plan, kv_view_, launch.pieces, num_sms_, stream);
+    } else {
+      attention_prefill(args, read, plan, launch.pieces, stream);
+    }
+    plan.prefill_pieces += launch.pieces;
+    unpacked += launch.unpacked;
   }
 }
 

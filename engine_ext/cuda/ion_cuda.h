@@ -18,13 +18,13 @@
 extern "C" {
 #endif
 
-#define ION_CUDA_ABI 4
+#define ION_CUDA_ABI 5
 #define ION_CUDA_MAX_LOGPROBS 20
 
 typedef struct IonCudaModel IonCudaModel;
 typedef struct IonCudaRunner IonCudaRunner;
 
-/* Of the values of QKV, O, GATE_UP and DOWN; embedding and head are bf16. */
+/* Of the values of QKV, O, GATE_UP and DOWN, of the head, of the KV cache; the embedding is bf16. */
 typedef enum {
   ION_CUDA_BF16,
   ION_CUDA_E4M3 /* a value is its code times its row's scale; from compute capability 8.9 on */
@@ -37,9 +37,12 @@ typedef struct {
   const double* rope_frequencies;                  /* [head_dim / 2] radians a position, divisors applied */
   const int32_t* windows;                          /* [num_layers] or null; p sees (p - window, p], 0: all */
   int32_t matrix_type;                             /* IonCudaMatrixType */
+  int32_t head_type; /* of ION_CUDA_HEAD; with e4m3 is_head_tied is 0: the embedding is bf16 */
+  int32_t kv_type;   /* of the cache: e4m3 with a float scale for each token and head of K and of V */
 } IonCudaConfig;
 
-/* Matrices are [rows, cols] row-major, bf16 where matrix_type says nothing else; vectors float32. */
+/* Matrices are [rows, cols] row-major, bf16 where matrix_type and head_type say nothing else; vectors
+ * float32. */
 typedef enum {
   ION_CUDA_EMBEDDING,   /* [vocab, hidden], layer 0 */
   ION_CUDA_HEAD,        /* [vocab, hidden], layer 0 */
@@ -53,11 +56,12 @@ typedef enum {
   ION_CUDA_FFN_NORM,    /* float [hidden] */
   ION_CUDA_GATE_UP,     /* [2 * ffn, hidden]: gate, up */
   ION_CUDA_DOWN,        /* [hidden, ffn] */
-  /* With ION_CUDA_E4M3 alone: a float for each row of these matrices. */
+  /* With ION_CUDA_E4M3 alone: a float for each row of these matrices; the head's is of layer 0. */
   ION_CUDA_QKV_SCALE,
   ION_CUDA_O_SCALE,
   ION_CUDA_GATE_UP_SCALE,
-  ION_CUDA_DOWN_SCALE
+  ION_CUDA_DOWN_SCALE,
+  ION_CUDA_HEAD_SCALE
 } IonCudaWeight;
 
 typedef struct {

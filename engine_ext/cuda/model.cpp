@@ -8,11 +8,12 @@
 namespace ion::cuda {
 namespace {
 
-constexpr int32_t kNumWeights = ION_CUDA_DOWN_SCALE + 1;
+constexpr int32_t kNumWeights = ION_CUDA_HEAD_SCALE + 1;
 constexpr int64_t kLargeWrite = 4 << 20;  // bytes worth several threads
 
 bool is_of_layer(IonCudaWeight weight) {
-  return weight != ION_CUDA_EMBEDDING && weight != ION_CUDA_HEAD && weight != ION_CUDA_OUTPUT_NORM;
+  return weight != ION_CUDA_EMBEDDING && weight != ION_CUDA_HEAD && weight != ION_CUDA_OUTPUT_NORM &&
+         weight != ION_CUDA_HEAD_SCALE;
 }
 
 void require(bool holds, const char* what) {
@@ -43,6 +44,8 @@ Config::Config(const IonCudaConfig& from)
       has_qk_norm(from.has_qk_norm != 0),
       is_head_tied(from.is_head_tied != 0),
       is_e4m3(from.matrix_type == ION_CUDA_E4M3),
+      is_head_e4m3(from.head_type == ION_CUDA_E4M3),
+      is_kv_e4m3(from.kv_type == ION_CUDA_E4M3),
       windows(from.num_layers > 0 ? from.num_layers : 0) {
   require(num_layers > 0 && hidden_size > 0 && num_heads > 0 && num_kv_heads > 0 && ffn_size > 0 &&
               vocab_size > 0,
@@ -53,9 +56,19 @@ Config::Config(const IonCudaConfig& from)
   require(from.matrix_type == ION_CUDA_BF16 || is_e4m3, "no such type of matrices");
   require(!is_e4m3 || (hidden_size % 16 == 0 && ffn_size % 16 == 0),
           "with fp8 the hidden and feed-forward sizes must be multiples of 16");
+  require(from.head_type == ION_CUDA_BF16 || is_head_e4m3, "no such type of the head");
+  require(!is_head_e4m3 || !is_head_tied, "a head of fp8 is not the embedding");
+  require(!is_head_e4m3 || (hidden_size % 16 == 0 && vocab_size % 16 == 0),
+          "with an fp8 head the hidden size and the vocabulary must be multiples of 16");
+  require(from.kv_type == ION_CUDA_BF16 || is_kv_e4m3, "no such type of the KV cache");
+  require(!is_kv_e4m3 || is_e4m3_kv_shape(head_dim), "an fp8 KV cache needs a head_dim of 64 or 128");
   require(from.rope_frequencies != nullptr, "rope_frequencies are missing");
   rope_frequencies.assign(from.rope_frequencies, from.rope_frequencies + head_dim / 2);
   if (from.windows != nullptr) windows.assign(from.windows, from.windows + num_layers);
+}
+
+int64_t Config::block_values() const {
+  return num_layers * kv_layer_values(num_kv_heads, head_dim, is_kv_e4m3);
 }
 
 WeightShape shape_of(const Config& config, IonCudaWeight weight) {
@@ -66,7 +79,9 @@ WeightShape shape_of(const Config& config, IonCudaWeight weight) {
     case ION_CUDA_EMBEDDING:
       return {config.vocab_size, hidden, kBf16};
     case ION_CUDA_HEAD:
-      return {config.is_head_tied ? 0 : config.vocab_size, hidden, kBf16};
+      return {config.is_head_tied ? 0 : config.vocab_size, hidden, config.is_head_e4m3 ? 1 : kBf16};
+    case ION_CUDA_HEAD_SCALE:
+      return {config.is_head_e4m3 ? config.vocab_size : 0, 1, kFloat};
     case ION_CUDA_OUTPUT_NORM:
     case ION_CUDA_ATTN_NORM:
     case ION_CUDA_FFN_NORM:
@@ -108,7 +123,7 @@ int64_t weight_bytes(const Config& config) {
 Model::Model(const IonCudaConfig& config, int32_t device, const std::string& blaslt)
     : config_(config), device_(device), layers_(config_.num_layers) {
   check(cudaSetDevice(device), "device");
-  if (config_.is_e4m3) require_e4m3(device);
+  if (config_.is_e4m3 || config_.is_head_e4m3 || config_.is_kv_e4m3) require_e4m3(device);
   memory_ = DeviceMemory(weight_bytes(config_), "the model's weights");
   int64_t at = 0;
   const auto take = [&](IonCudaWeight weight, auto*& to) {
@@ -123,8 +138,8 @@ Model::Model(const IonCudaConfig& config, int32_t device, const std::string& bla
     take(scale, to.scales);
   };
   take(ION_CUDA_EMBEDDING, embedding_);
-  take(ION_CUDA_HEAD, head_);
-  if (config_.is_head_tied) head_ = embedding_;
+  take_matrix(ION_CUDA_HEAD, ION_CUDA_HEAD_SCALE, head_);
+  if (config_.is_head_tied) head_ = {embedding_};
   take(ION_CUDA_OUTPUT_NORM, output_norm_);
   for (Layer& layer : layers_) {
     take(ION_CUDA_ATTN_NORM, layer.attn_norm);
@@ -147,7 +162,9 @@ void* Model::pointer(IonCudaWeight weight, int32_t layer) const {
     case ION_CUDA_EMBEDDING:
       return embedding_;
     case ION_CUDA_HEAD:
-      return config_.is_head_tied ? nullptr : head_;
+      return config_.is_head_tied ? nullptr : head_.values;
+    case ION_CUDA_HEAD_SCALE:
+      return head_.scales;
     case ION_CUDA_OUTPUT_NORM:
       return output_norm_;
     case ION_CUDA_ATTN_NORM:
@@ -220,6 +237,7 @@ std::string Model::why_not_streamed() const {
            "." + std::to_string(minor);
   }
   const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size, value = config_.is_e4m3 ? 1 : 2;
+  const int64_t head_value = config_.is_head_e4m3 ? 1 : 2;
   const struct {
     const char* name;
     int64_t rows, row_bytes;
@@ -227,7 +245,7 @@ std::string Model::why_not_streamed() const {
                   {"attention's output", hidden, value * config_.q_size()},
                   {"gate and up", 2 * ffn, value * hidden},
                   {"down", hidden, value * ffn},
-                  {"the head", config_.vocab_size, 2 * hidden}};
+                  {"the head", config_.vocab_size, head_value * hidden}};
   for (const auto& matrix : matrices) {
     if (is_stream_shape(matrix.rows, matrix.row_bytes)) continue;
     return "the matrix of " + std::string(matrix.name) + " (" + std::to_string(matrix.rows) + " rows of " +
@@ -244,7 +262,8 @@ void Model::tile() {
   why_not_tiled_ = why_not_streamed();
   if (!why_not_tiled_.empty()) return;
   const int64_t hidden = config_.hidden_size, ffn = config_.ffn_size, q_size = config_.q_size();
-  const int64_t value = config_.is_e4m3 ? 1 : 2, head_bytes = 2 * config_.vocab_size * hidden;
+  const int64_t value = config_.is_e4m3 ? 1 : 2, head_row = (config_.is_head_e4m3 ? 1 : 2) * hidden;
+  const int64_t head_bytes = config_.vocab_size * (head_row + (config_.is_head_e4m3 ? 4 : 0));
   const int64_t num_scales = config_.is_e4m3 ? config_.qkv_size() + 2 * hidden + 2 * ffn : 0;
   const int64_t per_layer =
       value * (config_.qkv_size() * hidden + hidden * q_size + 3 * hidden * ffn) + 4 * num_scales;
@@ -277,7 +296,7 @@ void Model::tile() {
     made[i].gate_up = copy(layers_[i].gate_up, 2 * ffn, value * hidden, true);
     made[i].down = copy(layers_[i].down, hidden, value * ffn, false);
   }
-  tiled_head_ = copy({head_}, config_.vocab_size, 2 * hidden, false);
+  tiled_head_ = copy(head_, config_.vocab_size, head_row, false);
   check(cudaDeviceSynchronize(), "tiling of weights");
   tiled_layers_ = std::move(made);
 }

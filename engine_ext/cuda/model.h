@@ -23,16 +23,18 @@ struct Config {
   float rms_eps;
   bool has_qkv_bias, has_qk_norm, is_head_tied;
   bool is_e4m3;  // the layers' matrices
+  bool is_head_e4m3, is_kv_e4m3;
   std::vector<double> rope_frequencies;
   std::vector<int32_t> windows;  // [num_layers]
 
   int64_t q_size() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
-  int64_t block_elements() const { return int64_t{num_layers} * 2 * kv_size() * 16; }
+  int64_t block_values() const;  // of the cache, as KvCache counts them
+  int64_t block_bytes() const { return block_values() * (is_kv_e4m3 ? 1 : 2); }
 };
 
-// A layer's matrix [n, k]: bf16, or e4m3 with a scale for each of its rows.
+// A matrix [n, k] of a layer, or the head: bf16, or e4m3 with a scale for each of its rows.
 struct Matrix {
   void* values = nullptr;
   float* scales = nullptr;  // null: bf16
@@ -81,7 +83,7 @@ class Model {
   const Matrix& tiled_head() const { return tiled_head_; }
   const Layer& layer(int64_t index) const { return layers_[index]; }
   const __nv_bfloat16* embedding() const { return embedding_; }
-  const __nv_bfloat16* head() const { return head_; }
+  const Matrix& head() const { return head_; }
   const float* output_norm() const { return output_norm_; }
   BlasLt& blas() const { return *blas_; }
   int32_t device() const { return device_; }
@@ -93,7 +95,8 @@ class Model {
   int32_t device_;
   DeviceMemory memory_;
   std::vector<Layer> layers_;
-  __nv_bfloat16 *embedding_ = nullptr, *head_ = nullptr;
+  __nv_bfloat16* embedding_ = nullptr;
+  Matrix head_;
   float* output_norm_ = nullptr;
   std::unique_ptr<BlasLt> blas_;
   std::unique_ptr<Upload> upload_;  // while weights come

@@ -72,7 +72,8 @@ Runner::Runner(const Model& model, const IonCudaOptions& options)
                  decoder_.table_stride() * slots,
                  decoder_.max_decode_pieces(),
                  rows * plan_sizes_.packed_heads / plan_sizes_.prefill_rows + slots,
-                 decoder_.max_decode_launches()};
+                 decoder_.max_decode_launches(),
+                 slots};
   most.appends = std::max(most.appends, kAppendsPerRow * bucket(slots));
   most.rows = most.spans = std::max(most.rows, bucket(slots));
   most.samples = bucket(slots);

@@ -82,22 +82,8 @@ void Runner::forward(const StepSizes& sizes, int64_t decode_pieces, const StepCo
   append_blocks(decoder_.block_tables(), decoder_.table_stride(), step + at.appends, step + at.counts + 2,
                 static_cast<int32_t>(sizes.appends), stream_);
   if (sizes.rows == 0) return;
-  DecoderBatch batch;
-  batch.num_rows = sizes.rows;
-  batch.ids = step + at.ids;
-  batch.slots = step + at.slots;
-  batch.positions = step + at.positions;
-  batch.plan.spans = reinterpret_cast<const Span*>(step + at.spans);
-  batch.plan.decode_pieces = reinterpret_cast<const Piece*>(step + at.decode_pieces);
-  batch.plan.prefill_pieces = reinterpret_cast<const Piece*>(step + at.prefill_pieces);
-  batch.plan.counts = step + at.counts;
-  batch.num_decode_rows = contents.num_decode_rows();
+  DecoderBatch batch = batch_of(step, sizes, contents);
   batch.num_decode_pieces = decode_pieces;
-  batch.num_prefill_pieces = sizes.prefill_pieces;
-  batch.decode_launches = contents.decode_launches;
-  batch.has_chunks = contents.has_chunks;
-  batch.logit_rows = step + at.logit_rows;
-  batch.num_logit_rows = sizes.samples;
   decoder_.forward(batch, logits_.as<float>(), stream_);
 }
 

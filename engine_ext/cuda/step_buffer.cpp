@@ -115,11 +115,27 @@ void StepContents::plan(const PlanSizes& sizes) {
       add_pieces(sizes, index);
       continue;
     }
-    // The last rows see most: they begin first.
-    const int32_t packed = span.count * sizes.packed_heads;
-    for (int32_t part = (packed - 1) / sizes.prefill_rows; part >= 0; --part)
-      prefill_pieces.push_back({index, part});
+    add_prompt(sizes, index);
   }
+}
+
+void StepContents::add_prompt(const PlanSizes& sizes, int32_t index) {
+  const Span& span = spans[index];
+  const int32_t end = span.start + span.count;
+  const int32_t blocks = sizes.unpacked_blocks > 0 ? (end + kKvBlock - 1) / kKvBlock : 0;
+  if (prefill_launches.empty() || prefill_launches.back().blocks + blocks > sizes.unpacked_blocks) {
+    prefill_launches.emplace_back();
+  }
+  PrefillLaunch& launch = prefill_launches.back();
+  if (blocks > 0) {
+    unpacked.push_back({span.slot, launch.blocks, span.start, end});
+    ++launch.unpacked;
+    launch.blocks += blocks;
+  }
+  // The last rows see most: they begin first.
+  const int32_t packed = span.count * sizes.packed_heads, parts = (packed - 1) / sizes.prefill_rows + 1;
+  for (int32_t part = parts - 1; part >= 0; --part) prefill_pieces.push_back({index, part});
+  launch.pieces += parts;
 }
 
 void StepContents::plan_tokens(const PlanSizes& sizes) {
@@ -162,6 +178,7 @@ void StepContents::write(int32_t* to, const StepLayout& at, const StepSizes& pad
   put_padded(to + at.sample_slots, sample_slots, padded.samples, -1);
   put_padded(to + at.sample_positions, sample_positions, padded.samples, 0);
   put(to + at.spans, spans);
+  put(to + at.unpacked, unpacked);
   put(to + at.appends, appends);
   put(to + at.decode_pieces, decode_pieces);
   put(to + at.prefill_pieces, prefill_pieces);

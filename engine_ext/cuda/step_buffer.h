@@ -14,11 +14,12 @@ struct StepSizes {
   int64_t rows = 0, spans = 0, samples = 0, appends = 0;
   int64_t decode_pieces = 0, prefill_pieces = 0;
   int64_t decode_launches = 1;  // of attention, for the decode pieces
+  int64_t unpacked = 0;         // spans
 };
 
 // Offsets in int32.
 struct StepLayout {
-  int64_t counts, ids, slots, positions, logit_rows, sample_slots, sample_positions, spans, appends;
+  int64_t counts, ids, slots, positions, logit_rows, sample_slots, sample_positions, spans, unpacked, appends;
   int64_t decode_pieces, prefill_pieces, total;
 
   explicit StepLayout(const StepSizes& sizes) {
@@ -38,6 +39,7 @@ struct StepLayout {
     sample_slots = take(sizes.samples);
     sample_positions = take(sizes.samples);
     spans = take(4 * sizes.spans);
+    unpacked = take(4 * sizes.unpacked);
     appends = take(3 * sizes.appends);
     decode_pieces = take(2 * sizes.decode_pieces);
     prefill_pieces = take(2 * sizes.prefill_pieces);
@@ -58,6 +60,14 @@ struct PlanSizes {
   // position alone.
   bool is_deterministic = false;
   int64_t pieces_a_launch = 0;  // then: room for the partial sums of so many, and of one row at least
+  // Of a cache of codes: the context of so many blocks is unpacked for prompts at a time, one span's at
+  // least; 0: none is.
+  int32_t unpacked_blocks = 0;
+};
+
+// A launch of attention for prompts: whole spans, and what is unpacked for them.
+struct PrefillLaunch {
+  int32_t pieces = 0, unpacked = 0, blocks = 0;  // unpacked: spans
 };
 
 // What the host collects for a step before it is laid out.
@@ -68,6 +78,8 @@ struct StepContents {
   std::vector<int32_t> appends;  // (slot, index, block)
   std::vector<Piece> decode_pieces, prefill_pieces;
   std::vector<int32_t> decode_launches;  // pieces of each launch of attention, whole rows; empty: one of all
+  std::vector<UnpackSpan> unpacked;
+  std::vector<PrefillLaunch> prefill_launches;  // empty: there are no prompts
   int32_t part_tokens = kSplitTokens;
   bool has_chunks = false;  // decode rows that see others of this step: plans that are deterministic alone
 
@@ -78,7 +90,8 @@ struct StepContents {
             static_cast<int64_t>(appends.size() / 3),
             static_cast<int64_t>(decode_pieces.size()),
             static_cast<int64_t>(prefill_pieces.size()),
-            std::max<int64_t>(1, static_cast<int64_t>(decode_launches.size()))};
+            std::max<int64_t>(1, static_cast<int64_t>(decode_launches.size())),
+            static_cast<int64_t>(unpacked.size())};
   }
   void add_span(const Span& span) { spans.push_back(span); }
   int64_t num_decode_rows() const;  // spans of one token
@@ -91,6 +104,7 @@ struct StepContents {
 
  private:
   void add_pieces(const PlanSizes& sizes, int32_t index);
+  void add_prompt(const PlanSizes& sizes, int32_t index);
   void plan_tokens(const PlanSizes& sizes);
 };
 

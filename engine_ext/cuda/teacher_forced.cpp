@@ -13,26 +13,6 @@ namespace {
 
 constexpr int32_t kChunk = 512;
 
-DecoderBatch batch_of(const DeviceMemory& step, const StepSizes& sizes, int64_t num_decode_rows) {
-  const StepLayout at(sizes);
-  const auto* words = step.as<int32_t>();
-  DecoderBatch batch;
-  batch.num_rows = sizes.rows;
-  batch.ids = words + at.ids;
-  batch.slots = words + at.slots;
-  batch.positions = words + at.positions;
-  batch.plan.spans = reinterpret_cast<const Span*>(words + at.spans);
-  batch.plan.decode_pieces = reinterpret_cast<const Piece*>(words + at.decode_pieces);
-  batch.plan.prefill_pieces = reinterpret_cast<const Piece*>(words + at.prefill_pieces);
-  batch.plan.counts = words + at.counts;
-  batch.num_decode_rows = num_decode_rows;
-  batch.num_decode_pieces = sizes.decode_pieces;
-  batch.num_prefill_pieces = sizes.prefill_pieces;
-  batch.logit_rows = words + at.logit_rows;
-  batch.num_logit_rows = sizes.samples;
-  return batch;
-}
-
 }  // namespace
 
 void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_ids, int32_t chunk,
@@ -77,7 +57,7 @@ void teacher_forced_logits(const Model& model, const int32_t* ids, int32_t num_i
     contents.write(words.data(), layout, sizes);
     const DeviceMemory step(layout.total * 4, "a step");
     check(cudaMemcpy(step.as<void>(), words.data(), words.size() * 4, cudaMemcpyHostToDevice), "a step");
-    decoder.forward(batch_of(step, sizes, contents.num_decode_rows()), out.as<float>(), nullptr);
+    decoder.forward(batch_of(step.as<int32_t>(), sizes, contents), out.as<float>(), nullptr);
     check(cudaMemcpy(logits + int64_t{start} * vocab, out.as<void>(), int64_t{count} * vocab * 4,
                      cudaMemcpyDeviceToHost),
           "logits");

@@ -12,11 +12,32 @@
 namespace ion {
 namespace {
 
-void require_fp8(const IonCudaDevice& device) {
+// `what` is fp8 here, because of `option`.
+void require_fp8(const IonCudaDevice& device, const std::string& what, const std::string& option) {
   if (10 * device.compute_major + device.compute_minor >= 89) return;
-  throw WeightError("fp8 wants a GPU of compute capability 8.9 or more; " + std::string(device.name) +
+  throw WeightError(what + " wants a GPU of compute capability 8.9 or more; " + std::string(device.name) +
                     " has " + std::to_string(device.compute_major) + "." +
-                    std::to_string(device.compute_minor) + "; precision: bf16 computes there");
+                    std::to_string(device.compute_minor) + "; " + option + ": bf16 computes there");
+}
+
+// What the options come to with these weights.
+CudaTypes types_of(const CudaModelOptions& options, const std::vector<FoundWeight>& found,
+                   const IonCudaDevice& device) {
+  CudaTypes out;
+  if (options.precision == CudaPrecision::fp8 ||
+      (options.precision == CudaPrecision::as_stored && has_e4m3(found))) {
+    require_fp8(device, "fp8", "precision");
+    out.matrices = ION_CUDA_E4M3;
+  }
+  if (options.head_precision == CudaFormat::fp8) {
+    require_fp8(device, "head_precision fp8", "head_precision");
+    out.head = ION_CUDA_E4M3;
+  }
+  if (options.kv_precision == CudaFormat::fp8) {
+    require_fp8(device, "kv_precision fp8", "kv_precision");
+    out.kv = ION_CUDA_E4M3;
+  }
+  return out;
 }
 
 }  // namespace
@@ -35,7 +56,9 @@ std::shared_ptr<const CudaModel> CudaModel::load_safetensors(std::span<const std
 std::shared_ptr<const CudaModel> CudaModel::random(const std::string& config_json, uint64_t seed,
                                                    const CudaModelOptions& options) {
   // What is quantised is quantised on the host.
-  const auto pool = options.precision == CudaPrecision::fp8 ? shared_pool(options.threads) : nullptr;
+  const bool is_quantised =
+      options.precision == CudaPrecision::fp8 || options.head_precision == CudaFormat::fp8;
+  const auto pool = is_quantised ? shared_pool(options.threads) : nullptr;
   return load(ModelFiles::random(config_json, seed, pool.get()), options);
 }
 
@@ -44,13 +67,13 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
   const IonCudaDevice device = cuda_device(library);
   const std::vector<FoundWeight> found = find_weights(files.config, files.tensors, true);
   refuse_inexpressible(files.config, found);
-  const bool is_fp8 = options.precision == CudaPrecision::fp8 ||
-                      (options.precision == CudaPrecision::as_stored && has_e4m3(found));
-  if (is_fp8) require_fp8(device);
-  const CudaConfig config(files.config, found, files.tensors, is_fp8);
+  const CudaTypes types = types_of(options, found, device);
+  const CudaConfig config(files.config, found, files.tensors, types);
 
   std::shared_ptr<CudaModel> model(new CudaModel(library, files.config));
-  model->is_fp8_ = is_fp8;
+  model->is_fp8_ = types.matrices == ION_CUDA_E4M3;
+  model->head_precision_ = options.head_precision;
+  model->kv_precision_ = options.kv_precision;
   model->num_bytes_ = library.model_bytes(&config.values);
   const int64_t embedding_bytes = int64_t{2} * files.config.vocab_size * files.config.hidden_size;
   model->streamed_bytes_ = model->num_bytes_ - (config.values.is_head_tied ? 0 : embedding_bytes);
@@ -80,10 +103,10 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
     }
   };
   const auto pool = shared_pool(options.threads);
-  if (files.seed && !is_fp8) {
+  if (files.seed && types.matrices == ION_CUDA_BF16 && types.head == ION_CUDA_BF16) {
     make_weights(files.config, found, *files.seed, *pool, write, fill);
   } else {
-    convert_weights(files.config, found, is_fp8, *pool, write);
+    convert_weights(files.config, found, types, *pool, write);
   }
   if (library.model_tile(model->handle_) != 0) {
     throw std::runtime_error("tiling weights on the GPU failed: " + library.why());

@@ -22,21 +22,25 @@ enum class CudaPrecision : uint8_t {
   fp8,
 };
 
+// Of the head and of the KV cache, however the files hold them.
+enum class CudaFormat : uint8_t { bf16, fp8 };
+
 struct CudaModelOptions {
   int threads = 0;     // that convert weights; 0: one per available CPU
   std::string blaslt;  // path of libcublasLt.so; empty: the library searches
   CudaPrecision precision = CudaPrecision::as_stored;
+  CudaFormat head_precision = CudaFormat::bf16, kv_precision = CudaFormat::bf16;
 };
 
 class CudaModel {
  public:
-  // Both throw WeightError for files that cannot be computed with, MemoryShort where the GPU has too little,
-  // std::runtime_error for a library or GPU that is missing or fails.
+  // Both throw WeightError for files or a precision that cannot be computed with, MemoryShort where the GPU
+  // has too little, std::runtime_error for a library or GPU that is missing or fails.
   static std::shared_ptr<const CudaModel> load_gguf(const std::string& path, const CudaModelOptions& options);
   static std::shared_ptr<const CudaModel> load_safetensors(std::span<const std::string> paths,
                                                            const std::string& config_json,
                                                            const CudaModelOptions& options);
-  // As Model::random; matrices of bfloat16 are made on the device.
+  // As Model::random; where nothing is quantised, matrices are made on the device.
   static std::shared_ptr<const CudaModel> random(const std::string& config_json, uint64_t seed,
                                                  const CudaModelOptions& options);
   ~CudaModel();
@@ -47,6 +51,8 @@ class CudaModel {
   const CudaLibrary& library() const { return library_; }
   IonCudaModel* handle() const { return handle_; }
   bool is_fp8() const { return is_fp8_; }
+  CudaFormat head_precision() const { return head_precision_; }
+  CudaFormat kv_precision() const { return kv_precision_; }
   int64_t num_bytes() const { return num_bytes_; }            // of all weights on the device
   int64_t streamed_bytes() const { return streamed_bytes_; }  // as Model::streamed_bytes
   int64_t kv_block_bytes() const { return kv_block_bytes_; }  // of 16 tokens, all layers
@@ -62,6 +68,7 @@ class CudaModel {
   const ModelConfig config_;
   IonCudaModel* handle_ = nullptr;
   bool is_fp8_ = false;
+  CudaFormat head_precision_ = CudaFormat::bf16, kv_precision_ = CudaFormat::bf16;
   int64_t num_bytes_ = 0, streamed_bytes_ = 0, kv_block_bytes_ = 0;
 };
 

@@ -83,6 +83,10 @@ int64_t count(const std::vector<FoundWeight>& found, WeightPart part) {
   return std::ranges::count(found, part, &FoundWeight::part);
 }
 
+bool is_tied(const std::vector<FoundWeight>& found) {
+  return count(found, WeightPart::head) == 0;
+}
+
 bool is_of_layer(WeightPart part) {
   return part != WeightPart::embedding && part != WeightPart::head;
 }
@@ -97,6 +101,8 @@ IonCudaWeight scale_place(IonCudaWeight weight) {
       return ION_CUDA_GATE_UP_SCALE;
     case ION_CUDA_DOWN:
       return ION_CUDA_DOWN_SCALE;
+    case ION_CUDA_HEAD:
+      return ION_CUDA_HEAD_SCALE;
     default:
       throw std::logic_error("a matrix without scales");
   }
@@ -154,19 +160,23 @@ void read_values(float* dst, const Tensor& tensor, const Scales* scales, int64_t
 
 class Converter {
  public:
-  Converter(const ModelConfig& config, bool is_fp8, kernels::ThreadPool& pool, const WriteRows& write)
-      : config_(config), is_fp8_(is_fp8), pool_(pool), write_(write) {}
+  Converter(const ModelConfig& config, const CudaTypes& types, kernels::ThreadPool& pool,
+            const WriteRows& write)
+      : config_(config), types_(types), pool_(pool), write_(write) {}
 
-  void matrix(const FoundWeight& found) {
+  void matrix(const FoundWeight& found) { matrix(found, matrix_place(config_, found.part)); }
+
+  // The same rows may have two places: a tied head of codes beside the embedding.
+  void matrix(const FoundWeight& found, const Place& place) {
     const Tensor& tensor = *found.tensor;
-    const Place place = matrix_place(config_, found.part);
+    const bool is_e4m3 = type_of(place.weight) == ION_CUDA_E4M3;
     const int64_t num_rows = tensor.shape[0], k = tensor.shape[1];
     std::optional<Scales> scales;
     if (found.scales != nullptr) scales.emplace(found);
     const int64_t step = std::max<int64_t>(1, kPieceBytes / (2 * k));
     for (int64_t first = 0; first < num_rows; first += step) {
       const Rows rows{found, scales ? &*scales : nullptr, first, std::min(step, num_rows - first)};
-      if (is_fp8_ && is_of_layer(found.part)) {
+      if (is_e4m3) {
         write_(place.weight, found.layer, place.first_row + first, rows.num, codes(rows));
         write_(scale_place(place.weight), found.layer, place.first_row + first, rows.num, row_scales_.data());
       } else {
@@ -191,6 +201,11 @@ class Converter {
   }
 
  private:
+  IonCudaMatrixType type_of(IonCudaWeight matrix) const {
+    if (matrix == ION_CUDA_EMBEDDING) return ION_CUDA_BF16;
+    return matrix == ION_CUDA_HEAD ? types_.head : types_.matrices;
+  }
+
   int64_t row_in_file(const FoundWeight& found, int64_t row) const {
     return found.num_interleaved_heads > 0 ? interleaved_row(row, config_.head_dim) : row;
   }
@@ -262,7 +277,7 @@ class Converter {
   }
 
   const ModelConfig& config_;
-  const bool is_fp8_;
+  const CudaTypes types_;
   kernels::ThreadPool& pool_;
   const WriteRows& write_;
   std::vector<std::byte> piece_;
@@ -284,7 +299,7 @@ void convert(const ModelConfig& config, const std::vector<FoundWeight>& found, C
 }  // namespace
 
 CudaConfig::CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>& found,
-                       const NamedTensors& tensors, bool is_fp8)
+                       const NamedTensors& tensors, const CudaTypes& types)
     : windows_(config.windows) {
   ModelConfig divided = config;
   const std::vector<float> divisors = rope_divisors(config, tensors);
@@ -300,9 +315,11 @@ CudaConfig::CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>
   values.rms_eps = config.rms_eps;
   values.has_qkv_bias = has_bias(found) ? 1 : 0;
   values.has_qk_norm = count(found, WeightPart::q_norm) > 0 ? 1 : 0;
-  values.is_head_tied = count(found, WeightPart::head) == 0 ? 1 : 0;
+  values.is_head_tied = types.head == ION_CUDA_BF16 && is_tied(found) ? 1 : 0;
   values.rope_frequencies = frequencies_.data();
-  values.matrix_type = is_fp8 ? ION_CUDA_E4M3 : ION_CUDA_BF16;
+  values.matrix_type = types.matrices;
+  values.head_type = types.head;
+  values.kv_type = types.kv;
   values.windows = windows_.empty() ? nullptr : windows_.data();
 }
 
@@ -328,15 +345,19 @@ void refuse_inexpressible(const ModelConfig& config, const std::vector<FoundWeig
   }
 }
 
-void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, bool is_fp8,
+void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, const CudaTypes& types,
                      kernels::ThreadPool& pool, const WriteRows& write) {
-  Converter converter(config, is_fp8, pool, write);
-  convert(config, found, converter, [&](const FoundWeight& weight) { converter.matrix(weight); });
+  Converter converter(config, types, pool, write);
+  const bool is_head_copied = types.head == ION_CUDA_E4M3 && is_tied(found);
+  convert(config, found, converter, [&](const FoundWeight& weight) {
+    converter.matrix(weight);
+    if (is_head_copied && weight.part == WeightPart::embedding) converter.matrix(weight, {ION_CUDA_HEAD});
+  });
 }
 
 void make_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, uint64_t seed,
                   kernels::ThreadPool& pool, const WriteRows& write, const FillRows& fill) {
-  Converter converter(config, false, pool, write);
+  Converter converter(config, CudaTypes{}, pool, write);
   convert(config, found, converter, [&](const FoundWeight& weight) {
     const Place place = matrix_place(config, weight.part);
     const RandomRecipe recipe = random_recipe(*weight.tensor, seed);

@@ -12,10 +12,15 @@
 
 namespace ion {
 
+// Of the layers' matrices, the head and the KV cache; the embedding is bfloat16.
+struct CudaTypes {
+  IonCudaMatrixType matrices = ION_CUDA_BF16, head = ION_CUDA_BF16, kv = ION_CUDA_BF16;
+};
+
 // The config in the interface's form, with the arrays that it points to.
 struct CudaConfig {
   CudaConfig(const ModelConfig& config, const std::vector<FoundWeight>& found, const NamedTensors& tensors,
-             bool is_fp8);
+             const CudaTypes& types);
   CudaConfig(const CudaConfig&) = delete;
   CudaConfig& operator=(const CudaConfig&) = delete;
 
@@ -37,11 +42,11 @@ using WriteRows = std::function<void(IonCudaWeight weight, int32_t layer, int64_
                                      const void* rows)>;
 
 // Converts piece by piece on the pool, never more than a fixed number of bytes at a time, and hands each
-// piece to `write`. Rows that lie in the file as they are wanted are handed on without a copy. `is_fp8`: the
-// layers' matrices become codes and a scale for each row; codes with a scale a matrix or a row stay as they
-// are, those with a scale a block are rounded again. Throws WeightError naming a tensor with values that are
-// not finite.
-void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, bool is_fp8,
+// piece to `write`. Rows that lie in the file as they are wanted are handed on without a copy. What `types`
+// says is e4m3 becomes codes and a scale for each row; codes with a scale a matrix or a row stay as they are,
+// those with a scale a block are rounded again. Such a head is the embedding's rows where the files tie it.
+// Throws WeightError naming a tensor with values that are not finite.
+void convert_weights(const ModelConfig& config, const std::vector<FoundWeight>& found, const CudaTypes& types,
                      kernels::ThreadPool& pool, const WriteRows& write);
 
 // Makes num_rows rows of a matrix on the device, from first_row on, as ion_cuda_model_fill does.

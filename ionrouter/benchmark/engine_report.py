@@ -42,6 +42,8 @@ def _head(report: Report) -> Iterator[str]:
         f"read a step; KV {machine['kv_token_bytes'] / 1024:.1f} KiB a token; plain read "
         f"{machine['read_bandwidth'] / 1e9:,.1f} GB/s."
     )
+    if fp8 := machine.get("fp8"):
+        yield f"fp8: {', '.join(fp8)}."
     if why := machine.get("why_not_cuda"):
         yield f"Not on a GPU: {why}."
     if report.scale != 1.0:

@@ -29,6 +29,9 @@ class Asked:
 
     model: str
     device: str = "auto"
+    precision: str = "auto"
+    head_precision: str = "bf16"
+    kv_precision: str = "bf16"
     workloads: str = "all"
     scale: float = 1.0
     rounds: int = 3
@@ -49,16 +52,24 @@ def run(asked: Asked, cache: Path) -> int:
     streams = _streams(asked.serve)
     wanted = chosen(asked.workloads, asked.scale)
     weights = _weights(asked)
-    settings = {"weights": weights, "device": asked.device, "max_running": asked.max_running}
+    settings: dict[str, Any] = {"weights": weights, "device": asked.device, "max_running": asked.max_running}
+    settings |= {name: "fp8" for name in _fp8(asked)}
+    if asked.precision == "bf16":
+        settings["precision"] = "bf16"
     if asked.threads is not None:
         settings["threads"] = asked.threads
     offline = {**settings, "kv_memory_bytes": _kv_bytes(asked.kv_memory)}
     told = _offline(offline, [asdict(each) for each in wanted], asked.rounds, cache)
-    machine = {**told[0]["machine"], "version": ionrouter.__version__}
+    machine = {**told[0]["machine"], "version": ionrouter.__version__, "fp8": _fp8(asked)}
     report = Report(weights, machine, asked.scale, asked.rounds, *rows_of(told))
     _serve(report, {**settings, "kv_memory": asked.kv_memory}, asked, streams)
     print(json.dumps(as_json(report), indent=1) if asked.as_json else markdown(report))
     return 0
+
+
+def _fp8(asked: Asked) -> list[str]:
+    """Options, of the command line as of an endpoint, that ask for it."""
+    return [name for name in ("precision", "head_precision", "kv_precision") if getattr(asked, name) == "fp8"]
 
 
 def _streams(text: str) -> list[int]:

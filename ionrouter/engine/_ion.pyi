@@ -72,13 +72,22 @@ class CudaModel:
     """Weights on the GPU, from the same files and with the same ValueErrors as `Model`.
 
     `precision` of the layers' matrices: "bf16", "fp8" (codes of e4m3, a scale for each row), or "auto": fp8
-    where the files hold them so. `threads` convert (0: one per CPU). `blaslt` is the path of libcublasLt.so;
-    empty: the library searches.
+    where the files hold them so. `head_precision` of the head: "bf16", or "fp8" (as the matrices; where the
+    files tie it, codes of its own beside the embedding). `kv_precision` of the KV cache: "bf16", or "fp8"
+    (codes of e4m3, a scale for each token and head of K and of V). `threads` convert (0: one per CPU).
+    `blaslt` is the path of libcublasLt.so; empty: the library searches.
     Raises RuntimeError where there is no GPU or it fails, MemoryShort where it has too little memory.
     """
 
     @staticmethod
-    def load_gguf(path: str, threads: int = 0, blaslt: str = "", precision: str = "auto") -> CudaModel: ...
+    def load_gguf(
+        path: str,
+        threads: int = 0,
+        blaslt: str = "",
+        precision: str = "auto",
+        head_precision: str = "bf16",
+        kv_precision: str = "bf16",
+    ) -> CudaModel: ...
     @staticmethod
     def load_safetensors(
         paths: Sequence[str],
@@ -86,10 +95,20 @@ class CudaModel:
         threads: int = 0,
         blaslt: str = "",
         precision: str = "auto",
+        head_precision: str = "bf16",
+        kv_precision: str = "bf16",
     ) -> CudaModel: ...
     @staticmethod
-    def random(config_json: str, seed: int, threads: int = 0, blaslt: str = "") -> CudaModel:
-        """As `Model.random`, the same weights; matrices of bfloat16 are made on the GPU."""
+    def random(
+        config_json: str,
+        seed: int,
+        threads: int = 0,
+        blaslt: str = "",
+        precision: str = "auto",
+        head_precision: str = "bf16",
+        kv_precision: str = "bf16",
+    ) -> CudaModel:
+        """As `Model.random`, the same weights; made on the GPU where nothing is quantised."""
     @property
     def streamed_bytes(self) -> int: ...
     @property
@@ -99,6 +118,10 @@ class CudaModel:
     @property
     def precision(self) -> str:
         """Say what came of it: "bf16" or "fp8"."""
+    @property
+    def head_precision(self) -> str: ...
+    @property
+    def kv_precision(self) -> str: ...
     def logits(self, tokens: Sequence[int], chunk: int = 0) -> memoryview:
         """As `Model.logits`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from ionrouter.errors import ConfigError, Problem
 
 DeviceKind = Literal["cpu", "cuda"]
 
-_FP8_COMPUTE = (8, 9)  # the first with matrix products of e4m3
+_FP8_COMPUTE = (8, 9)  # the first that knows e4m3
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +26,28 @@ class Device:
 
 
 def choose_device(
-    wanted: str, *, numerics: str, kv_tier_folder: str, precision: str = "auto", place: str = ""
+    wanted: str, *, numerics: str, kv_tier_folder: str, fp8: Sequence[str] = (), place: str = ""
 ) -> Device:
     """Turn `device:` of routes.yaml into a device; `place` is the endpoint's, "models.m.endpoints[0]".
 
-    Raises ConfigError naming place and reason where `cuda` or `precision: fp8` is wanted and cannot be had.
+    `fp8` names the endpoint's options that are fp8: "kv_precision".
+    Raises ConfigError naming place and reason where `cuda` or fp8 is wanted and cannot be had.
     """
     reason: str | None = "device is cpu"
     if wanted != "cpu":
         reason = _why_only_cpu(numerics, kv_tier_folder)
         if reason is None:
             try:
-                return Device("cuda", name=_gpu(precision))
+                return Device("cuda", name=_gpu(fp8))
             except RuntimeError as error:
                 reason = str(error)
     at = f"{place}." if place else ""
     if wanted == "cuda":
         raise ConfigError([Problem(f"{at}device", f"cuda cannot be had: {reason}")])
-    if precision == "fp8":
-        raise ConfigError([Problem(f"{at}precision", f"fp8 is computed on a GPU alone: {reason}")])
+    if fp8:
+        raise ConfigError(
+            [Problem(f"{at}{name}", f"fp8 is computed on a GPU alone: {reason}") for name in fp8]
+        )
     return Device("cpu", why_not_cuda=reason if wanted != "cpu" else None)
 
 
@@ -55,15 +59,16 @@ def _why_only_cpu(numerics: str, kv_tier_folder: str) -> str | None:
     return None
 
 
-def _gpu(precision: str) -> str:
+def _gpu(fp8: Sequence[str]) -> str:
     """Name the GPU; raises RuntimeError saying what is missing."""
     from ionrouter.engine import _ion
 
     found = _ion.cuda_device()
-    if precision == "fp8" and found["compute"] < _FP8_COMPUTE:
+    if fp8 and found["compute"] < _FP8_COMPUTE:
+        what = "fp8" if fp8[0] == "precision" else f"{fp8[0]} fp8"
         major, minor = found["compute"]
         raise RuntimeError(
-            f"fp8 wants a GPU of compute capability 8.9 or more; {found['name']} has {major}.{minor}"
+            f"{what} wants a GPU of compute capability 8.9 or more; {found['name']} has {major}.{minor}"
         )
     return str(found["name"])
 

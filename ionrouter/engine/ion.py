@@ -141,6 +141,8 @@ class LocalEngine:
             device=loaded.device.kind,
             device_name=loaded.device.name,
             precision=loaded.precision,
+            head_precision=loaded.head_precision,
+            kv_precision=loaded.kv_precision,
             why_not_cuda=loaded.device.why_not_cuda,
             weight_bytes=loaded.model.weight_bytes,
             context_length=local.context_length,

@@ -24,6 +24,8 @@ from ionrouter.errors import ConfigError
 
 Read = TypeVar("Read")
 
+_PRECISIONS = ("precision", "head_precision", "kv_precision")  # settings, and what came of them
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -34,6 +36,8 @@ class EngineSettings:
     numerics: str = "fast"  # or deterministic, which differs from it on a GPU alone, or exact
     device: str = "auto"  # or cpu, cuda
     precision: str = "auto"  # of a GPU's matrices: as the files hold them; or bf16, fp8
+    head_precision: str = "bf16"  # of a GPU's head; or fp8
+    kv_precision: str = "bf16"  # of a GPU's KV cache; or fp8
     kv_memory_bytes: int | None = None
     max_running: int = 64
     max_mixed_step_ratio: float | None = None  # None: the device's own
@@ -55,6 +59,8 @@ class LoadedModel:
     template: ChatTemplate | None
     identity: str  # tells cached KV of different weights apart
     precision: str | None = None  # of a GPU's matrices: bf16 or fp8
+    head_precision: str | None = None  # of a GPU's head: bf16 or fp8
+    kv_precision: str | None = None  # of a GPU's KV cache: bf16 or fp8
 
 
 def load_model(settings: EngineSettings, *, cache: Path, progress: bool) -> LoadedModel:
@@ -89,7 +95,7 @@ def device_of(settings: EngineSettings) -> Device:
         settings.device,
         numerics=settings.numerics,
         kv_tier_folder=settings.kv_tier_folder,
-        precision=settings.precision,
+        fp8=[name for name in _PRECISIONS if getattr(settings, name) == "fp8"],
         place=settings.place,
     )
 
@@ -186,7 +192,8 @@ def _random(source: RandomModel, config_json: str, settings: EngineSettings, dev
 
 def _on_cuda(load: Callable[..., Any], settings: EngineSettings, *files_and_threads: Any) -> Any:
     try:
-        return load(*files_and_threads, cublas_lt_path(), settings.precision)
+        precisions = {name: getattr(settings, name) for name in _PRECISIONS}
+        return load(*files_and_threads, cublas_lt_path(), **precisions)
     except RuntimeError as error:  # of the GPU; what is wrong with the files is a ValueError
         raise ConfigError(str(error)) from error
 
@@ -212,17 +219,19 @@ def _template_of(tokenizer: Tokenizer) -> ChatTemplate | None:
     )
 
 
-def _numerics_on_cuda(settings: EngineSettings, precision: str) -> str:
-    """Name what decides the bits of KV on a GPU."""
-    return f"cuda-{precision}" + ("-deterministic" if settings.numerics == "deterministic" else "")
+def _numerics_on_cuda(model: Any, settings: EngineSettings) -> str:
+    """Name what decides the bits of KV on a GPU: "cuda-bf16-kv-fp8". The head writes none."""
+    kv = "-kv-fp8" if model.kv_precision == "fp8" else ""
+    return f"cuda-{model.precision}{kv}" + ("-deterministic" if settings.numerics == "deterministic" else "")
 
 
 def _loaded(
     model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
 ) -> LoadedModel:
     template = _read("chat template", lambda: _template_of(tokenizer))
-    precision = str(model.precision) if device.kind == "cuda" else None
-    numerics = _numerics_on_cuda(settings, precision) if precision else settings.numerics
+    is_cuda = device.kind == "cuda"
+    numerics = _numerics_on_cuda(model, settings) if is_cuda else settings.numerics
     what = settings.weights if settings.weights.startswith("random:") else path.resolve()
     identity = f"{settings.sha256 or what}:{numerics}"
-    return LoadedModel(model, device, model.config, tokenizer, template, identity, precision)
+    precisions = {name: getattr(model, name) for name in _PRECISIONS} if is_cuda else {}
+    return LoadedModel(model, device, model.config, tokenizer, template, identity, **precisions)

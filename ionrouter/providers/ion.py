@@ -149,6 +149,8 @@ def _settings(local: LocalModel) -> EngineSettings:
         numerics=local.numerics,
         device=local.device,
         precision=local.precision,
+        head_precision=local.head_precision,
+        kv_precision=local.kv_precision,
         kv_memory_bytes=local.kv_memory_bytes,
         max_running=local.max_running,
         max_mixed_step_ratio=local.max_mixed_step_ratio,

@@ -160,7 +160,10 @@ def _served(draft: Draft, local: LocalModel | None) -> str:
 def _computed(local: LocalModel) -> str:
     """What the engine inside runs: other numerics, another device or precision make another endpoint."""
     chosen = ((local.numerics, "fast"), (local.device, "auto"), (local.precision, "auto"))
-    changes = [value for value, default in chosen if value != default]
+    changes: list[str] = [value for value, default in chosen if value != default]
+    for part, precision in (("head", local.head_precision), ("kv", local.kv_precision)):
+        if precision != "bf16":
+            changes.append(f"{part}-{precision}")  # "fp8" alone is the matrices'
     return "#".join([local.weights, *changes])
 
 
@@ -209,6 +212,8 @@ def _local_model(draft: Draft, folder: Path) -> LocalModel | None:
         numerics=offer.numerics or "fast",
         device=offer.device or "auto",
         precision=offer.precision or "auto",
+        head_precision=offer.head_precision or "bf16",
+        kv_precision=offer.kv_precision or "bf16",
         kv_memory_bytes=offer.kv_memory,
         max_running=offer.max_running or LocalModel("").max_running,
         max_mixed_step_ratio=offer.max_mixed_step_ratio,

@@ -34,8 +34,9 @@ _PROVIDER_FIELDS: dict[ProviderType, tuple[tuple[str, ...], tuple[str, ...]]] = 
     "openai": (("base_url",), ("litellm_provider",)),
     "fake": ((), ("base_url", "litellm_provider", "discover", "forward_provider", "forward_trace")),
 }
+_PRECISIONS = ("precision", "head_precision", "kv_precision")
 _ION_FIELDS = (
-    *("weights", "sha256", "numerics", "device", "precision", "kv_memory", "kv_tier", "prefix_cache"),
+    *("weights", "sha256", "numerics", "device", *_PRECISIONS, "kv_memory", "kv_tier", "prefix_cache"),
     *("unload", "max_running", "max_mixed_step_ratio", "threads"),
 )
 # What `options` may hold by provider type; None: anything (the script of a trial).
@@ -138,8 +139,9 @@ def _devices(catalog: Catalog) -> Iterator[Problem]:
     for loc, offer, _ in offers(catalog):
         if not isinstance(offer, EndpointSpec):
             continue
-        if offer.precision == "fp8" and (offer.device == "cpu" or offer.numerics == "exact"):
-            yield catalog.source.problem((*loc, "precision"), "fp8 is computed on a GPU alone")
+        for field in _PRECISIONS:
+            if getattr(offer, field) == "fp8" and (offer.device == "cpu" or offer.numerics == "exact"):
+                yield catalog.source.problem((*loc, field), "fp8 is computed on a GPU alone")
         if offer.device != "cuda":
             continue
         if offer.numerics == "exact":
@@ -181,7 +183,9 @@ def _same_endpoint_twice(catalog: Catalog) -> Iterator[Problem]:
                 continue
             what = offer.weights or upstream_name(name, offer)
             level = offer.numerics or offer.service_tier or ""
-            same = (offer.provider, what, level, offer.device or "auto", offer.precision or "auto")
+            where = (offer.device or "auto", offer.precision or "auto")
+            formats = (offer.head_precision or "bf16", offer.kv_precision or "bf16")
+            same = (offer.provider, what, level, *where, *formats)
             if same in first:
                 message = f"the same endpoint as endpoints[{first[same]}]: provider and model are equal"
                 yield catalog.source.problem(("models", name, "endpoints", index), message)

@@ -214,6 +214,16 @@ class EndpointSpec(Offer):
         description="ion: of the layers' matrices on a GPU; auto (default): as the files hold them, "
         "bf16 or fp8.",
     )
+    head_precision: Literal["bf16", "fp8"] | None = Field(
+        default=None,
+        description="ion: of the matrix that makes the logits, on a GPU; bf16 (default), or fp8, half the "
+        "bytes to read.",
+    )
+    kv_precision: Literal["bf16", "fp8"] | None = Field(
+        default=None,
+        description="ion: of the KV cache on a GPU; bf16 (default), or fp8, which holds nearly twice as many "
+        "tokens.",
+    )
     kv_memory: Bytes | None = Field(default=None, description="ion: memory for the KV cache, e.g. 2GiB.")
     kv_tier: KvTierSpec | None = Field(
         default=None, description="ion: a second tier of the KV cache; without it there is none."

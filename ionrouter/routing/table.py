@@ -74,6 +74,8 @@ class LocalModel:
     numerics: Literal["fast", "deterministic", "exact"] = "fast"  # the first two differ on a GPU alone
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: cuda where there is a GPU for it
     precision: Literal["auto", "bf16", "fp8"] = "auto"  # of a GPU's matrices; auto: as the files hold them
+    head_precision: Literal["bf16", "fp8"] = "bf16"  # of a GPU's head
+    kv_precision: Literal["bf16", "fp8"] = "bf16"  # of a GPU's KV cache
     kv_memory_bytes: int | None = None  # None: an equal share of what the weights leave
     max_running: int = 64
     max_mixed_step_ratio: float | None = None  # None: 1.8 on a GPU, no bound on the CPU

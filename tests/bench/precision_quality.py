@@ -23,7 +23,6 @@ from ionrouter.engine.reference import Reference
 from tests.support.logit_quality import PASSAGES, euclidean_error, flip_gaps, perplexity
 
 LARGEST_CODE = 448.0  # of e4m3
-KV_BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Precision:
     has_fp8_weights: bool = False  # of the layers
     has_fp8_inputs: bool = False  # of the layers' products
     has_fp8_head: bool = False
-    has_fp8_cache: bool = False  # with a scale for each head of a block
+    has_fp8_cache: bool = False  # with a scale for each token and head
 
 
 PRECISIONS = (
@@ -53,9 +52,9 @@ def kept(x: Tensor) -> Tensor:
     return x.bfloat16().float()
 
 
-def coded(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
-    """Rounded to e4m3, what lies along `dims` with one scale."""
-    scale = x.abs().amax(dims, keepdim=True).clamp(min=1e-20) / LARGEST_CODE
+def coded(x: Tensor) -> Tensor:
+    """Rounded to e4m3, a row with one scale."""
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-20) / LARGEST_CODE
     return (x / scale).to(torch.float8_e4m3fn).float() * scale
 
 
@@ -77,9 +76,7 @@ class Rounded(Reference):
         return kept(super()._linear(coded(x) if self.precision.has_fp8_inputs else kept(x), name))
 
     def _cached(self, x: Tensor) -> Tensor:
-        if not self.precision.has_fp8_cache:
-            return kept(x)
-        return torch.cat([coded(block, (1, 2)) for block in x.split(KV_BLOCK, dim=1)], dim=1)
+        return coded(kept(x)) if self.precision.has_fp8_cache else kept(x)
 
     def _head(self, x: Tensor) -> Tensor:
         return (coded(x) if self.precision.has_fp8_head else kept(x)) @ self.head.T

@@ -1,6 +1,6 @@
 """Whole workloads of a judged shape with random weights, with peers' numbers of tokens in and out.
 
-python tests/device/bench_workloads.py LIBRARY SHAPE [--precision fp8] [--deterministic] [WORKLOAD ...]
+python tests/device/bench_workloads.py LIBRARY SHAPE [--precision fp8-kv8] [--deterministic] [WORKLOAD ...]
 
 Greedy, ends ignored, no prefix cache, at most 256 sequences, every id delivered. A workload runs once
 unmeasured and then three times; medians, and the spread (largest - smallest) / median. `step`: milliseconds
@@ -19,7 +19,8 @@ from pathlib import Path
 
 import reference
 from drive import Timing, generate, runner_for
-from ion_cuda import PRECISIONS, Library, Model, Runner, Shape
+from ion_cuda import Library, Model, Runner, Shape
+from precisions import PRECISIONS, has_fp8_head, matrix_precision
 from shapes import JUDGED
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # ionrouter need not be installed beside a GPU
@@ -32,11 +33,12 @@ MEASURED = 3
 
 
 def weight_bytes(shape: Shape, precision: str) -> int:
-    """What a decode step streams: all matrices but the embedding; the head is bf16."""
+    """What a decode step streams: all matrices but the embedding."""
     hidden = shape.hidden_size
     layer = (shape.q_size + 2 * shape.kv_size) * hidden + hidden * shape.q_size + 3 * hidden * shape.ffn_size
-    value = 1 if precision == "fp8" else 2
-    return value * shape.num_layers * layer + 2 * shape.vocab_size * hidden
+    value = 1 if matrix_precision(precision) == "fp8" else 2
+    of_head = 1 if has_fp8_head(precision) else 2
+    return value * shape.num_layers * layer + of_head * shape.vocab_size * hidden
 
 
 def parser_of(description: str | None, *, has_library: bool = True) -> argparse.ArgumentParser:

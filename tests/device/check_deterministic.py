@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 import reference
 from drive import BLOCK, generate, runner_for
-from ion_cuda import PRECISIONS, SAMPLE, CSample, CudaError, Joined, Library, Model, Runner, Sampling
+from ion_cuda import SAMPLE, CSample, CudaError, Joined, Library, Model, Runner, Sampling
+from precisions import CHECKED
 from shapes import SMALL
 
 SHAPES = {
@@ -213,7 +214,7 @@ def run(label: str, check: Callable[[Model], str], model: Model) -> bool:
 
 def main() -> int:
     library, is_good = Library(sys.argv[1]), True
-    for (name, shape), precision in itertools.product(SHAPES.items(), sys.argv[2:] or PRECISIONS):
+    for (name, shape), precision in itertools.product(SHAPES.items(), sys.argv[2:] or CHECKED):
         model = Model(library, shape, None, precision)
         reference.fill(model, seed=len(name))
         model.tile()

@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 import reference
 import torch
 from drive import generate, runner_for
-from ion_cuda import GRAMMAR, PRECISIONS, SAMPLE, CudaError, Joined, Library, Model, Runner, Sampling, Shape
+from ion_cuda import GRAMMAR, SAMPLE, CudaError, Joined, Library, Model, Runner, Sampling, Shape
+from precisions import CHECKED, PRECISIONS
 
-# A greedy id may differ from the reference's only where its logit is that close (engine.md).
-MAX_GAP = {"bf16": 0.15, "fp8": 0.5}
+# A greedy id may differ from the reference's only where its logit is that close (engine.md). The
+# reference rounded to bf16, on the CPU, has gaps up to 0.06 with bf16-kv8 and 0.35 with fp8-kv8.
+MAX_GAP = {name: 0.5 for name in PRECISIONS} | {"bf16": 0.15, "bf16-kv8": 0.25}
 SHAPES = {
     "llama": Shape(3, 512, 8, 2, 64, 1024, 1024, rms_eps=1e-5),
     "qwen2": Shape(2, 896, 14, 2, 128, 1536, 2048, has_qkv_bias=True),
@@ -243,4 +245,4 @@ def check(library: Library, blaslt: str | None, precisions: Sequence[str]) -> bo
 
 
 if __name__ == "__main__":
-    sys.exit(0 if check(Library(sys.argv[1]), None, sys.argv[2:] or PRECISIONS) else 1)
+    sys.exit(0 if check(Library(sys.argv[1]), None, sys.argv[2:] or CHECKED) else 1)

@@ -13,7 +13,8 @@ import sys
 
 import reference
 from drive import generate, runner_for
-from ion_cuda import PRECISIONS, Library, Model, Sampling, Shape
+from ion_cuda import Library, Model, Sampling, Shape
+from precisions import CHECKED, PRECISIONS
 
 SHAPES = (
     Shape(1, 512, 8, 2, 64, 1024, 1024, has_qkv_bias=True, windows=(40,)),
@@ -30,7 +31,7 @@ def main() -> None:
         Sampling(temperature=1.0, min_p=0.1, presence_penalty=0.5, bias={5: 2.0}, stop_ids=[7], min_tokens=3),
     ]
     is_portable = "portable" in sys.argv[2:]
-    precisions = [name for name in PRECISIONS if name in sys.argv[2:]] or PRECISIONS
+    precisions = [name for name in PRECISIONS if name in sys.argv[2:]] or CHECKED
     for shape, precision in itertools.product(SHAPES, precisions):
         model = Model(Library(sys.argv[1]), shape, None, precision)
         reference.fill(model, seed=1)

@@ -1,6 +1,6 @@
 """Decode steps of several builds of the library, in turns in one process.
 
-python tests/device/compare_steps.py SHAPE [--precision fp8] [--rows 1,8,64] LIBRARY LIBRARY ...
+python tests/device/compare_steps.py SHAPE [--precision fp8-kv8] [--rows 1,8,64] LIBRARY LIBRARY ...
 
 At a card's power limit figures of one run and the next differ by 3%, those taken in turns by well under 1%.
 Milliseconds on the device of a step with so many rows at contexts of 128 to 188: the median of the rounds'

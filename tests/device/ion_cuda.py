@@ -20,11 +20,12 @@ from ctypes import (
 )
 from dataclasses import dataclass, field
 
+from precisions import MATRIX_TYPES, has_fp8_head, has_fp8_kv, matrix_precision
+
 EMBEDDING, HEAD, OUTPUT_NORM, ATTN_NORM, QKV, QKV_BIAS, Q_NORM, K_NORM, OUT, FFN_NORM, GATE_UP, DOWN = range(
     12
 )
-SCALES = {QKV: 12, OUT: 13, GATE_UP: 14, DOWN: 15}  # with fp8, a float for each row
-PRECISIONS = ("bf16", "fp8")  # of the layers' matrices; by IonCudaMatrixType
+SCALES = {QKV: 12, OUT: 13, GATE_UP: 14, DOWN: 15, HEAD: 16}  # with fp8, a float for each row
 SAMPLE, GRAMMAR = 1, 4
 MAX_LOGPROBS = 20
 
@@ -37,7 +38,7 @@ class CConfig(ctypes.Structure):
         *((name, c_int32) for name in ("has_qkv_bias", "has_qk_norm", "is_head_tied")),
         ("rope_frequencies", POINTER(c_double)),
         ("windows", POINTER(c_int32)),
-        ("matrix_type", c_int32),
+        *((name, c_int32) for name in ("matrix_type", "head_type", "kv_type")),
     ]
 
 
@@ -248,10 +249,12 @@ class Model:
             shape.rms_eps,
             shape.has_qkv_bias,
             shape.has_qk_norm,
-            shape.is_head_tied,
+            shape.is_head_tied and not has_fp8_head(precision),
             frequencies,
             windows,
-            PRECISIONS.index(precision),
+            MATRIX_TYPES.index(matrix_precision(precision)),
+            int(has_fp8_head(precision)),
+            int(has_fp8_kv(precision)),
         )
         self.block_bytes = library.c.ion_cuda_block_bytes(byref(config))
         self.handle = library.c.ion_cuda_model_create(byref(config), 0, blaslt.encode() if blaslt else None)

@@ -1,6 +1,6 @@
 """vLLM on the workloads of bench_workloads.py, to be run beside it on the same card; prints the same columns.
 
-python tests/device/peer_vllm.py SHAPE [--precision fp8] [WORKLOAD ...]
+python tests/device/peer_vllm.py SHAPE [--precision fp8-kv8] [WORKLOAD ...]
 
 Wants vLLM. Random weights, greedy, ends ignored, no detokenization, no prefix cache, at most 256 sequences. A
 workload runs once unmeasured and then three times. A step: (all - the time for one token each) /
@@ -21,6 +21,7 @@ from typing import Any
 from bench_workloads import BUDGET, MAX_RUNNING, MEASURED, parser_of, print_row, workloads
 from drive import uncollected
 from ion_cuda import Shape
+from precisions import has_fp8_kv, matrix_precision
 from shapes import JUDGED
 
 from ionrouter.engine.random_model import config_of
@@ -46,7 +47,8 @@ def main() -> None:
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=False,
             disable_log_stats=True,
-            quantization="fp8" if args.precision == "fp8" else None,
+            quantization="fp8" if matrix_precision(args.precision) == "fp8" else None,
+            kv_cache_dtype="fp8" if has_fp8_kv(args.precision) else "auto",
         )
     ready_s = time.perf_counter() - began
     print(f"vLLM {vllm.__version__}, {args.shape}, {args.precision}: ready in {ready_s:.0f} s")

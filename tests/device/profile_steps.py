@@ -1,6 +1,6 @@
 """Where the time of a step on the GPU goes: each kernel's share of the critical path.
 
-python tests/device/profile_steps.py LIBRARY SHAPE [--precision fp8] STEP ...
+python tests/device/profile_steps.py LIBRARY SHAPE [--precision fp8-kv8] STEP ...
 
 STEP: `d64`, steps of 64 decode rows; `p2x4096`, a step of two whole prompts of 4,096 tokens. A kernel's own
 time runs from the end of the one that ended before it to its end: kernels of a chain of dependent launches

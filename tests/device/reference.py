@@ -1,7 +1,8 @@
 """The decoder in torch, float32 over the card's own weights: what libion_cuda is checked against.
 
-With fp8 the inputs of the layers' products are quantised as the card quantises them, by row: what is left is
-what the card rounds elsewhere, and the codes that such rounding moves to a neighbour.
+With fp8 the inputs of the layers' products are quantised as the card quantises them, by row, and with an fp8
+KV cache each head's K and V of a token: what is left is what the card rounds elsewhere, and the codes that
+such rounding moves to a neighbour.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from ion_cuda import (
     Model,
     Shape,
 )
+from precisions import has_fp8_head, has_fp8_kv, matrix_precision
 
 E4M3 = torch.float8_e4m3fn
 LARGEST_CODE = 448.0
+LEAST_KV_SCALE = 2.0**-24  # of a cached vector, so that one over it is finite
 
 
 class _OnDevice:
@@ -58,18 +61,32 @@ def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x / scales).to(E4M3), scales
 
 
+def cached(x: torch.Tensor) -> torch.Tensor:
+    """K or V [heads, tokens, head_dim] out of an fp8 cache, by the card's own operations."""
+    values = x.bfloat16().float()
+    largest = values.abs().amax(-1, keepdim=True).clamp(min=LEAST_KV_SCALE * LARGEST_CODE)
+    scales = largest / torch.full_like(largest, LARGEST_CODE)  # torch multiplies by one over a plain number
+    codes = (values * scales.reciprocal()).clamp(-LARGEST_CODE, LARGEST_CODE).to(E4M3)
+    return codes.float() * scales
+
+
 @dataclass
 class Weights:
     """Views of a model's weights by (weight, layer)."""
 
     shape: Shape
     views: dict[tuple[int, int], torch.Tensor]
+    has_fp8_kv: bool = False  # of the cache between them
+
+    @property
+    def has_fp8_matrices(self) -> bool:
+        return (SCALES[QKV], 0) in self.views
 
     def __getitem__(self, key: tuple[int, int]) -> torch.Tensor:
         return self.views[key]
 
     def product(self, x: torch.Tensor, weight: int, layer: int) -> torch.Tensor:
-        """x w^T of a layer's matrix in float32."""
+        """x w^T of a layer's matrix, or the head, in float32."""
         matrix = self.views[weight, layer].float()
         scales = self.views.get((SCALES[weight], layer))
         if scales is None:
@@ -81,7 +98,7 @@ class Weights:
         return self.views.get((weight, layer))
 
 
-def shapes(shape: Shape) -> dict[int, tuple[int, ...]]:
+def shapes(shape: Shape, *, has_own_head: bool) -> dict[int, tuple[int, ...]]:
     """Of every weight; vectors are float32."""
     qkv = shape.q_size + 2 * shape.kv_size
     out: dict[int, tuple[int, ...]] = {
@@ -94,7 +111,7 @@ def shapes(shape: Shape) -> dict[int, tuple[int, ...]]:
         GATE_UP: (2 * shape.ffn_size, shape.hidden_size),
         DOWN: (shape.hidden_size, shape.ffn_size),
     }
-    if not shape.is_head_tied:
+    if has_own_head:
         out[HEAD] = (shape.vocab_size, shape.hidden_size)
     if shape.has_qkv_bias:
         out[QKV_BIAS] = (qkv,)
@@ -107,12 +124,14 @@ def fill(model: Model, seed: int, *, scale: float = 1.0) -> Weights:
     """Random weights, made on the card: rows of about unit gain, norms around 1."""
     torch.manual_seed(seed)
     shape, views = model.shape, {}
-    for weight, extents in shapes(shape).items():
+    fp8 = {weight: matrix_precision(model.precision) == "fp8" for weight in SCALES}
+    fp8[HEAD] = has_fp8_head(model.precision)  # which a tied one is then, too
+    for weight, extents in shapes(shape, has_own_head=fp8[HEAD] or not shape.is_head_tied).items():
         is_top = weight in (EMBEDDING, HEAD, OUTPUT_NORM)
         for layer in range(1 if is_top else shape.num_layers):
             pointer = model.pointer(weight, layer)
             assert pointer, f"no weight {weight} of layer {layer}"
-            if weight in SCALES and model.precision == "fp8":
+            if fp8.get(weight):
                 fill_quantised(model, views, weight, layer, extents, scale * extents[1] ** -0.5)
                 continue
             to = view(pointer, extents, torch.float32 if len(extents) == 1 else torch.bfloat16)
@@ -124,7 +143,7 @@ def fill(model: Model, seed: int, *, scale: float = 1.0) -> Weights:
                 to.uniform_(0.5, 1.5)
             views[weight, layer] = to
     torch.cuda.synchronize()
-    return Weights(shape, views)
+    return Weights(shape, views, has_fp8_kv(model.precision))
 
 
 def fill_quantised(
@@ -168,10 +187,15 @@ def logits(weights: Weights, ids: list[int], *, is_rounded: bool = False) -> tor
     def kept(values: torch.Tensor) -> torch.Tensor:
         return values.bfloat16().float() if is_rounded else values
 
-    x = weights[EMBEDDING, 0][torch.tensor(ids, device="cuda")].float()
-    position = torch.arange(count, device="cuda")
+    def normed(x: torch.Tensor, weight: int, layer: int) -> torch.Tensor:
+        out = norm(x, weights[weight, layer], shape.rms_eps)
+        return out if weights.has_fp8_matrices else kept(out)  # codes are made of it as it is
+
+    table = weights[EMBEDDING, 0]
+    x = table[torch.tensor(ids, device=table.device)].float()
+    position = torch.arange(count, device=table.device)
     for i in range(shape.num_layers):
-        h = norm(x, weights[ATTN_NORM, i], shape.rms_eps)
+        h = normed(x, ATTN_NORM, i)
         qkv = kept(weights.product(h, QKV, i))
         bias = weights.get(QKV_BIAS, i)
         if bias is not None:
@@ -182,6 +206,8 @@ def logits(weights: Weights, ids: list[int], *, is_rounded: bool = False) -> tor
         if q_norm is not None and k_norm is not None:
             q, k = norm(q, q_norm, shape.rms_eps), norm(k, k_norm, shape.rms_eps)
         q, k, v = kept(rotate(q, shape)), kept(rotate(k, shape)), kept(v)
+        if weights.has_fp8_kv:
+            k, v = cached(k), cached(v)
         group = shape.num_heads // shape.num_kv_heads
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
         seen = position[None, :] <= position[:, None]
@@ -191,9 +217,8 @@ def logits(weights: Weights, ids: list[int], *, is_rounded: bool = False) -> tor
         scores = scores.masked_fill(~seen, float("-inf"))
         mixed = kept((scores.softmax(-1) @ v).transpose(0, 1).reshape(count, -1))
         x = x + kept(weights.product(mixed, OUT, i))
-        h = norm(x, weights[FFN_NORM, i], shape.rms_eps)
+        h = normed(x, FFN_NORM, i)
         gate, up = kept(weights.product(h, GATE_UP, i)).chunk(2, -1)
         x = x + kept(weights.product(kept(torch.nn.functional.silu(gate) * up), DOWN, i))
     x = kept(norm(x, weights[OUTPUT_NORM, 0], shape.rms_eps))
-    head = weights[EMBEDDING, 0] if shape.is_head_tied else weights[HEAD, 0]
-    return x @ head.float().T
+    return x @ table.float().T if weights.get(HEAD, 0) is None else weights.product(x, HEAD, 0)

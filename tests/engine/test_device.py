@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ionrouter.errors import ConfigError
 from tests.support.cuda_double import Double, double_path
 
 KV = 4 << 20
+PRECISIONS = ["precision", "head_precision", "kv_precision"]
 
 
 @pytest.fixture
@@ -31,9 +33,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IONROUTER_CUDA_LIBRARY", str(double_path()))
 
 
-def choose(wanted: str, *, numerics: str = "fast", folder: str = "", precision: str = "auto") -> Device:
+def choose(wanted: str, *, numerics: str = "fast", folder: str = "", **precisions: str) -> Device:
+    fp8 = [name for name, value in precisions.items() if value == "fp8"]
     place = "models.m.endpoints[2]"
-    return choose_device(wanted, numerics=numerics, kv_tier_folder=folder, precision=precision, place=place)
+    return choose_device(wanted, numerics=numerics, kv_tier_folder=folder, fp8=fp8, place=place)
 
 
 def test_auto_without_the_library_is_the_cpu_and_says_why(no_library: Path) -> None:
@@ -77,19 +80,22 @@ def test_deterministic_is_computed_wherever_fast_is(gpu: None) -> None:
 async def test_deterministic_reaches_the_runner_and_tells_caches_apart(tiny_model: Path, gpu: None) -> None:
     identities = set()
     for numerics in ("fast", "deterministic"):
-        for precision in ("bf16", "fp8"):
-            settings = EngineSettings(str(tiny_model), numerics=numerics, precision=precision)
+        for precision, kv in product(("bf16", "fp8"), repeat=2):
+            settings = EngineSettings(
+                str(tiny_model), numerics=numerics, precision=precision, kv_precision=kv
+            )
             loaded = load_model(settings, cache=tiny_model.parent, progress=False)
             identities.add(loaded.identity)
             engine = await LocalEngine.open(settings, cache=tiny_model.parent)
             assert Double(double_path()).is_deterministic() is (numerics == "deterministic")
             await engine.close()
-    assert len(identities) == 4
+    assert len(identities) == 8
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cuda"])
 def test_fp8_takes_a_gpu_that_has_it(gpu: None, wanted: str) -> None:
-    assert choose(wanted, precision="fp8") == Device("cuda", name="Double GPU")
+    for names in (["precision"], ["head_precision"], ["kv_precision"], PRECISIONS):
+        assert choose(wanted, **dict.fromkeys(names, "fp8")) == Device("cuda", name="Double GPU")
 
 
 def test_fp8_is_never_the_cpu_s(no_library: Path) -> None:
@@ -102,6 +108,37 @@ def test_fp8_is_never_the_cpu_s(no_library: Path) -> None:
     assert choose("cpu", precision="bf16").kind == choose("auto", precision="bf16").kind == "cpu"
 
 
+@pytest.mark.parametrize("name", ["head_precision", "kv_precision"])
+def test_fp8_of_the_head_or_kv_is_never_the_cpu_s(no_library: Path, name: str) -> None:
+    at = rf"endpoints\[2\].{name}: fp8 is computed on a GPU alone"
+    with pytest.raises(ConfigError, match=f"{at}: there is"):
+        choose("auto", **{name: "fp8"})
+    with pytest.raises(ConfigError, match=f"{at}: device is cpu"):
+        choose("cpu", **{name: "fp8"})
+    with pytest.raises(ConfigError, match=f"{at}: numerics exact is"):
+        choose("auto", numerics="exact", **{name: "fp8"})
+    assert choose("cpu", **{name: "bf16"}).kind == choose("auto", **{name: "bf16"}).kind == "cpu"
+
+
+def test_all_precisions_that_cannot_be_had_are_said_at_once(tiny_model: Path) -> None:
+    settings = EngineSettings(
+        str(tiny_model), device="cpu", precision="fp8", head_precision="fp8", kv_precision="fp8", place="here"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_model(settings, cache=tiny_model.parent, progress=False)
+    places = [problem.path for problem in caught.value.problems]
+    assert places == [f"here.{name}" for name in PRECISIONS]
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_a_model_asked_for_in_fp8_is_not_loaded_without_it(
+    tiny_model: Path, no_library: Path, name: str
+) -> None:
+    settings = EngineSettings(str(tiny_model), place="models.tiny.endpoints[0]", **{name: "fp8"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"^models.tiny.endpoints\[0\].{name}: fp8 is computed on a GPU"):
+        load_model(settings, cache=tiny_model.parent, progress=False)
+
+
 def test_fp8_is_not_an_older_gpu_s(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "80")
     with pytest.raises(
@@ -111,6 +148,21 @@ def test_fp8_is_not_an_older_gpu_s(gpu: None, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match="precision: fp8 is computed on a GPU alone: fp8 wants"):
         choose("auto", precision="fp8")
     assert choose("cuda", precision="bf16").kind == "cuda"
+
+
+@pytest.mark.parametrize("name", ["head_precision", "kv_precision"])
+def test_fp8_of_the_head_or_kv_is_not_an_older_gpu_s(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "80")
+    wants = f"{name} fp8 wants a GPU of compute capability 8.9 or more; Double GPU has 8.0"
+    with pytest.raises(ConfigError, match=f"device: cuda cannot be had: {wants}"):
+        choose("cuda", **{name: "fp8"})
+    with pytest.raises(ConfigError, match=rf"\[2\].{name}: fp8 is computed on a GPU alone: {wants}"):
+        choose("auto", **{name: "fp8"})
+    assert choose("cuda", **{name: "bf16"}).kind == "cuda"
+    monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "89")
+    assert choose("cuda", **{name: "fp8"}).kind == "cuda"
 
 
 async def test_a_model_asked_onto_a_missing_gpu_fails_by_its_place(
@@ -156,6 +208,62 @@ async def test_precision_reaches_the_gpu_and_tells_caches_apart(tiny_model: Path
     loaded = [load_model(one, cache=tiny_model.parent, progress=False) for one in settings]
     assert [one.precision for one in loaded] == ["bf16", "bf16", "fp8"]
     assert loaded[0].identity == loaded[1].identity != loaded[2].identity
+
+
+async def test_kv_precision_reaches_the_gpu_and_tells_caches_apart(tiny_model: Path, gpu: None) -> None:
+    identities = []
+    for name, kv_type in (("bf16", 0), ("fp8", 1)):
+        settings = EngineSettings(str(tiny_model), kv_precision=name)
+        loaded = load_model(settings, cache=tiny_model.parent, progress=False)
+        assert (loaded.kv_precision, loaded.precision) == (name, "bf16")
+        assert Double(double_path()).config().kv_type == kv_type
+        identities.append(loaded.identity)
+    assert [one.rpartition(":")[2] for one in identities] == ["cuda-bf16", "cuda-bf16-kv-fp8"]
+    on_cpu = load_model(
+        EngineSettings(str(tiny_model), device="cpu"), cache=tiny_model.parent, progress=False
+    )
+    assert (on_cpu.precision, on_cpu.head_precision, on_cpu.kv_precision) == (None, None, None)
+
+
+async def test_head_precision_reaches_the_gpu_and_shares_caches(tiny_model: Path, gpu: None) -> None:
+    identities = set()
+    for name, head_type in (("bf16", 0), ("fp8", 1)):
+        settings = EngineSettings(str(tiny_model), head_precision=name)
+        loaded = load_model(settings, cache=tiny_model.parent, progress=False)
+        assert (loaded.precision, loaded.head_precision, loaded.kv_precision) == ("bf16", name, "bf16")
+        assert Double(double_path()).config().head_type == head_type
+        identities.add(loaded.identity)
+    assert len(identities) == 1, "the head writes no KV"
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8"])
+async def test_the_log_says_the_head_s_precision(tiny_model: Path, gpu: None, name: str) -> None:
+    settings = EngineSettings(str(tiny_model), kv_memory_bytes=KV, head_precision=name)
+    with capture_logs() as logs:
+        engine = await LocalEngine.open(settings, cache=tiny_model.parent)
+    await engine.close()
+    (started,) = [entry for entry in logs if entry["event"] == "engine_started"]
+    assert [started[one] for one in PRECISIONS] == ["bf16", name, "bf16"]
+
+
+async def test_the_log_says_both_precisions_and_fp8_kv_has_more_blocks(tiny_model: Path, gpu: None) -> None:
+    blocks = []
+    for name in ("bf16", "fp8"):
+        settings = EngineSettings(str(tiny_model), kv_memory_bytes=KV, kv_precision=name)
+        with capture_logs() as logs:
+            engine = await LocalEngine.open(settings, cache=tiny_model.parent)
+        await engine.close()
+        (started,) = [entry for entry in logs if entry["event"] == "engine_started"]
+        assert (started["precision"], started["kv_precision"]) == ("bf16", name)
+        assert started["blocks"] == KV // (16 * engine.kv_token_bytes)
+        blocks.append(started["blocks"])
+    assert blocks[1] > blocks[0]
+
+
+def test_engines_with_another_head_or_kv_are_other_engines() -> None:
+    assert EngineSettings("m") == EngineSettings("m", head_precision="bf16", kv_precision="bf16")
+    assert EngineSettings("m") != EngineSettings("m", head_precision="fp8")
+    assert EngineSettings("m") != EngineSettings("m", kv_precision="fp8")
 
 
 async def test_a_gpu_that_fails_while_loading_is_a_named_error(

@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType as TensorType
 
 from ionrouter.engine.reference import Reference
-from tests.bench.precision_quality import KV_BLOCK, PRECISIONS, Precision, Rounded, coded, row
+from tests.bench.precision_quality import PRECISIONS, Precision, Rounded, coded, row
 from tests.support.logit_quality import euclidean_error
 from tests.support.tiny_llama import TinyLlama, write_gguf
 
@@ -21,7 +21,7 @@ def reference(tmp_path: Path) -> Reference:
     return Reference.from_gguf(tmp_path / "m.gguf")
 
 
-TOKENS = [(7 * i) % 97 for i in range(3 * KV_BLOCK + 5)]
+TOKENS = [(7 * i) % 97 for i in range(53)]
 
 
 def test_codes_keep_the_largest_of_a_row_and_are_a_sixteenth_off_at_most() -> None:

@@ -1,3 +1,4 @@
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,29 @@ def test_another_precision_is_another_endpoint() -> None:
     assert (plain.local.precision, fp8.local.precision) == ("auto", "fp8")
     assert plain.identity != fp8.identity
     assert plain.identity == offer("weights: m.gguf, precision: auto", "local").identity
+
+
+def test_another_precision_of_kv_is_another_endpoint() -> None:
+    plain, kv = offer("weights: m.gguf", "local"), offer("weights: m.gguf, kv_precision: fp8", "local")
+    assert plain.local is not None and kv.local is not None
+    assert (plain.local.kv_precision, kv.local.kv_precision) == ("bf16", "fp8")
+    assert kv.local.precision == "auto"
+    assert plain.identity == offer("weights: m.gguf, kv_precision: bf16", "local").identity
+    others = [
+        offer(f"weights: m.gguf, precision: fp8{more}", "local") for more in ("", ", kv_precision: fp8")
+    ]
+    assert len({one.identity for one in (plain, kv, *others)}) == 4
+
+
+def test_another_precision_of_the_head_is_another_endpoint() -> None:
+    plain, head = offer("weights: m.gguf", "local"), offer("weights: m.gguf, head_precision: fp8", "local")
+    assert plain.local is not None and head.local is not None
+    assert (plain.local.head_precision, head.local.head_precision) == ("bf16", "fp8")
+    assert (head.local.precision, head.local.kv_precision) == ("auto", "bf16")
+    assert plain.identity == offer("weights: m.gguf, head_precision: bf16", "local").identity
+    names = ("precision", "head_precision", "kv_precision")
+    others = (", ".join(f"{name}: fp8" for name in some) for n in range(4) for some in combinations(names, n))
+    assert len({offer(f"weights: m.gguf, {other}", "local").identity for other in others}) == 8
 
 
 def test_other_numerics_are_another_endpoint() -> None:

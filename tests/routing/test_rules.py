@@ -30,6 +30,55 @@ CASES = {
             for i in range(2)
         ],
     ),
+    "fp8 KV on the CPU": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: cpu, "
+        "kv_precision: fp8}\n      - {provider: local, weights: ./m, numerics: exact, kv_precision: fp8}\n",
+        [
+            f"line {9 + i}: models.m.endpoints[{i}].kv_precision: fp8 is computed on a GPU alone"
+            for i in range(2)
+        ],
+    ),
+    "a precision nobody keeps KV in": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, kv_precision: auto}\n",
+        ["line 9: models.m.endpoints[0].kv_precision: must be 'bf16' or 'fp8'"],
+    ),
+    "the precision of KV elsewhere": (
+        "models:\n  m:\n    endpoints:\n      - {provider: vllm, kv_precision: fp8}\n",
+        [
+            "line 9: models.m.endpoints[0].kv_precision: only endpoints of type ion have kv_precision; "
+            "'vllm' is openai"
+        ],
+    ),
+    "KV in its default precision twice": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m}\n"
+        "      - {provider: local, weights: ./m, kv_precision: bf16}\n",
+        ["line 10: models.m.endpoints[1]: the same endpoint as endpoints[0]: provider and model are equal"],
+    ),
+    "an fp8 head on the CPU": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, device: cpu, "
+        "head_precision: fp8}\n      - {provider: local, weights: ./m, numerics: exact, "
+        "head_precision: fp8}\n",
+        [
+            f"line {9 + i}: models.m.endpoints[{i}].head_precision: fp8 is computed on a GPU alone"
+            for i in range(2)
+        ],
+    ),
+    "a precision no head has": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, head_precision: auto}\n",
+        ["line 9: models.m.endpoints[0].head_precision: must be 'bf16' or 'fp8'"],
+    ),
+    "the precision of a head elsewhere": (
+        "models:\n  m:\n    endpoints:\n      - {provider: vllm, head_precision: fp8}\n",
+        [
+            "line 9: models.m.endpoints[0].head_precision: only endpoints of type ion have head_precision; "
+            "'vllm' is openai"
+        ],
+    ),
+    "a head in its default precision twice": (
+        "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m}\n"
+        "      - {provider: local, weights: ./m, head_precision: bf16}\n",
+        ["line 10: models.m.endpoints[1]: the same endpoint as endpoints[0]: provider and model are equal"],
+    ),
     "a precision nobody computes": (
         "models:\n  m:\n    endpoints:\n      - {provider: local, weights: ./m, precision: int4}\n",
         ["line 9: models.m.endpoints[0].precision: must be 'auto', 'bf16' or 'fp8'"],
@@ -164,11 +213,15 @@ def test_the_same_weights_may_run_on_both_devices() -> None:
     assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
 
 
-def test_the_same_weights_may_run_in_both_precisions() -> None:
+def test_the_same_weights_may_run_in_all_precisions() -> None:
     text = "models:\n  m:\n    endpoints:\n"
     text += "      - {provider: local, weights: ./m, device: cuda}\n"
     text += "      - {provider: local, weights: ./m, device: cuda, precision: fp8}\n"
-    assert len(catalog(BASE + text).spec.models["m"].endpoints) == 2
+    text += "      - {provider: local, weights: ./m, device: cuda, head_precision: fp8}\n"
+    text += "      - {provider: local, weights: ./m, device: cuda, kv_precision: fp8}\n"
+    text += "      - {provider: local, weights: ./m, device: cuda, head_precision: fp8, kv_precision: fp8}\n"
+    text += "      - {provider: local, weights: ./m, device: cuda, precision: fp8, kv_precision: fp8}\n"
+    assert len(catalog(BASE + text).spec.models["m"].endpoints) == 6
 
 
 def test_a_model_may_be_nothing_but_a_list_of_fallbacks() -> None:

@@ -31,6 +31,7 @@ class Weight(IntEnum):
     OUTPUT_SCALE = auto()
     GATE_UP_SCALE = auto()
     DOWN_SCALE = auto()
+    HEAD_SCALE = auto()
 
 
 _MATRICES = {Weight.QKV, Weight.OUTPUT, Weight.GATE_UP, Weight.DOWN}  # of a layer
@@ -53,6 +54,8 @@ class Config(ctypes.Structure):
         ("rope_frequencies", ctypes.POINTER(ctypes.c_double)),
         ("windows", ctypes.POINTER(ctypes.c_int32)),
         ("matrix_type", ctypes.c_int32),
+        ("head_type", ctypes.c_int32),
+        ("kv_type", ctypes.c_int32),
     ]
 
 
@@ -103,8 +106,8 @@ class Double:
         data = ctypes.string_at(at, rows.value * row_bytes.value)
         if weight in _VECTORS:
             return np.frombuffer(data, np.float32)
-        kind = np.uint8 if weight in _MATRICES and self.config().matrix_type else np.uint16
-        return np.frombuffer(data, kind).reshape(rows.value, -1)
+        types = {Weight.HEAD: self.config().head_type, **dict.fromkeys(_MATRICES, self.config().matrix_type)}
+        return np.frombuffer(data, np.uint8 if types.get(weight) else np.uint16).reshape(rows.value, -1)
 
 
 def bf16(values: Array) -> Array:

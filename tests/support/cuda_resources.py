@@ -22,8 +22,11 @@ from tests.support.cxx import ROOT
 TABLE = ROOT / "tests/engine_ext/cuda/resources.json"
 
 _KERNEL = re.compile(
-    r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]{8}\d+([a-z]\w*?)(?:I((?:L[a-z]\d+E)+)E)?E"
+    r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]{8}\d+([a-z]\w*?)(?:I((?:L[a-z]\d+E|13__nv_bfloat16|[hf])+)E)?E"
 )
+# An argument of a template: a number, or a type by its mangled name.
+_ARGUMENT = re.compile(r"L[a-z](\d+)E|(13__nv_bfloat16|[hf])")
+_TYPES = {"13__nv_bfloat16": "bf16", "h": "uint8", "f": "float32"}
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -42,7 +45,7 @@ def kernel_name(mangled: str) -> str:
     if match is None:
         raise ValueError(f"not a kernel's name: {mangled}")
     file, kernel, arguments = match.groups()
-    values = re.findall(r"L[a-z](\d+)E", arguments or "")
+    values = [value or _TYPES[kind] for value, kind in _ARGUMENT.findall(arguments or "")]
     return f"{file}/{kernel}" + (f"<{', '.join(values)}>" if values else "")
 
 

@@ -18,7 +18,10 @@ from ionrouter.schema.usage import Usage
 KV_BYTES = 64 << 20
 
 
-_LOCAL = ("numerics", "max_running", "kv_memory_bytes", "prefix_cache", "unload")
+_LOCAL = (
+    *("numerics", "precision", "head_precision", "kv_precision", "max_running", "kv_memory_bytes"),
+    *("prefix_cache", "unload"),
+)
 
 
 def local_endpoint(weights: Path | str, **changes: Any) -> Endpoint:

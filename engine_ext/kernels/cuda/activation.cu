@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) silu_mul_kernel(bf16* dst, const bf1
   unpack8(gate, *reinterpret_cast<const uint4*>(from));
   unpack8(up, *reinterpret_cast<const uint4*>(from + ffn));
 #pragma unroll
-  for (int j = 0; j < kPiece; ++j) gate[j] = __fdividef(gate[j], 1.0f + __expf(-gate[j])) * up[j];
+  for (int j = 0; j < kPiece; ++j) gate[j] = silu(gate[j]) * up[j];
   *reinterpret_cast<uint4*>(dst + row * ffn + i) = pack8(gate);
 }
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "attention_narrow.h"
+#include "attention_decode.h"
 #include "box_view.h"
 #include "check.h"
 #include "decode_merge.cuh"
@@ -33,6 +33,9 @@ struct KvRing {
 
   uint32_t tiles, barriers;  // of this warp
 
+  __device__ uint32_t tile(const Stage& stage) const { return tiles + stage.index * kTileBytes; }
+  __device__ uint32_t barrier(const Stage& stage) const { return barriers + stage.index * 8; }
+
   __device__ explicit KvRing(const void* raw) {
     const int warp = threadIdx.x / kWarp;
     const uint32_t begin = (shared_address(raw) + 1023) & ~1023u;
@@ -49,21 +52,6 @@ struct KvRing {
   }
 };
 
-// A stage, and the parity of its round.
-template <int D>
-struct Turn {
-  uint32_t tile, barrier, parity = 0;
-  int left = KvRing<D>::kStages;
-
-  __device__ explicit Turn(const KvRing<D>& ring) : tile(ring.tiles), barrier(ring.barriers) {}
-  __device__ void next() {
-    constexpr int kStages = KvRing<D>::kStages, kTileBytes = KvRing<D>::kTileBytes;
-    tile += kTileBytes, barrier += 8;
-    if (--left > 0) return;
-    tile -= kStages * kTileBytes, barrier -= kStages * 8, parity ^= 1, left = kStages;
-  }
-};
-
 #if __CUDA_ARCH__ >= 900
 
 // A warp's line of blocks, piece after piece: asks for them ahead of whoever computes. What it needs to know
@@ -71,9 +59,10 @@ struct Turn {
 template <int D>
 class Feeder {
  public:
-  __device__ Feeder(const KvRing<D>& ring, const CUtensorMap& of_cache, const AttentionArgs& with,
+  __device__ Feeder(const KvRing<D>& of_warp, const CUtensorMap& of_cache, const AttentionArgs& with,
                     const KvCache& in, const AttentionPlan& by, int num_units)
-      : view(of_cache),
+      : ring(of_warp),
+        view(of_cache),
         args(with),
         cache(in),
         plan(by),
@@ -81,8 +70,7 @@ class Feeder {
         total(plan.counts[0] * units),
         rows_of_block(static_cast<int>(cache.block_stride / D)),
         work(blockIdx.x + threadIdx.x / kWarp * gridDim.x),
-        policy(evict_first()),
-        turn(ring) {
+        policy(evict_first()) {
     const Piece first = piece_of(work);
     ahead = {first, plan.spans[first.span]};
     after = piece_of(work + stride());
@@ -97,10 +85,10 @@ class Feeder {
   __device__ void bring(int row) {
     if (work >= total) return;
     if (is_elected()) {
-      barrier_expect(turn.barrier, KvRing<D>::kTileBytes);
-      copy_planes(turn.tile, &view, row, turn.barrier, policy);
+      barrier_expect(ring.barrier(stage), KvRing<D>::kTileBytes);
+      copy_box(ring.tile(stage), &view, {0, row, 0, 0}, ring.barrier(stage), policy);
     }
-    turn.next();
+    stage.next(KvRing<D>::kStages);
     if (++block > last_block) {
       work += stride();
       find();
@@ -115,6 +103,7 @@ class Feeder {
     Span span;
   };
 
+  const KvRing<D>& ring;
   const CUtensorMap& view;
   const AttentionArgs& args;
   const KvCache& cache;
@@ -126,7 +115,7 @@ class Feeder {
   Known ahead;  // of `work`, until it is found
   Piece after;  // the one behind
   const int32_t* table = nullptr;
-  Turn<D> turn;
+  Stage stage{0};
 
   __device__ static int stride() { return gridDim.x * kWarps; }
   __device__ Piece piece_of(int of_work) const { return plan.decode_pieces[min(of_work, total - 1) / units]; }
@@ -172,57 +161,6 @@ __device__ void complete_tile(uint32_t tile, const bf16 (*new_token)[D], int row
     store_shared(at(1, i / kPieces, i % kPieces), make_float4(0.0f, 0.0f, 0.0f, 0.0f));
   }
   __syncwarp();
-}
-
-template <int D>
-__device__ void write_row(bf16* dst, const RingTile<D>& tile, int num_heads) {
-  const float factor[2] = {1.0f / column_sum(tile.l[0]), 1.0f / column_sum(tile.l[1])};
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int t = 0; t < D / 16; ++t) {
-    const float (&acc)[4] = tile.acc[t];
-    const uint32_t low = transposed(pack(acc[0] * factor[0], acc[1] * factor[1]));
-    const uint32_t high = transposed(pack(acc[2] * factor[0], acc[3] * factor[1]));
-    if (lane / 4 >= num_heads) continue;
-    auto* to = reinterpret_cast<uint32_t*>(dst + lane / 4 * D + 16 * t) + lane % 4;
-    to[0] = low, to[4] = high;
-  }
-}
-
-// One of several, as RowParts has it.
-template <int D>
-__device__ void write_part(float* part, const RingTile<D>& tile, int num_heads) {
-  const int lane = threadIdx.x % kWarp, pair = 2 * (lane % 4);
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const float sum = column_sum(tile.l[e]);
-    if (pair + e >= num_heads) continue;
-    if (lane < 4) {
-      __stcg(part + pair + e, tile.m[e]);
-      __stcg(part + num_heads + pair + e, sum);
-    }
-    float* to = part + 2 * num_heads + (pair + e) * D + lane / 4;
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) {
-      __stcg(to + 16 * t, tile.acc[t][e]);
-      __stcg(to + 16 * t + 8, tile.acc[t][2 + e]);
-    }
-  }
-}
-
-template <int D>
-__device__ void finish_piece(const RingTile<D>& tile, const AttentionArgs& args, const Task<D, 1>& task,
-                             int units, int work) {
-  const int num_heads = task.unit.num_heads;
-  if (task.num_parts == 1) return write_row<D>(task.output(args), tile, num_heads);
-  const RowParts<D> parts(args, task, units, work);
-  write_part<D>(parts.own, tile, num_heads);
-  __threadfence();
-  __syncwarp();
-  int is_last = 0;
-  if (threadIdx.x % kWarp == 0) is_last = is_last_to_arrive(parts.arrived, task.num_parts);
-  if (__shfl_sync(0xffffffffu, is_last, 0) == 0) return;
-  merge_parts<D, kWarp>(task.output(args), parts, task.num_parts, num_heads);
 }
 
 // The row's heads that the task is about, K and V behind kTileHeads queries.
@@ -271,7 +209,7 @@ __device__ void run(const KvRing<D>& ring, const CUtensorMap& view, RotatedHeads
   int work = blockIdx.x + threadIdx.x / kWarp * gridDim.x;
   if (work >= total) return wait_for_predecessor();
   Feeder<D> feeder(ring, view, args, cache, plan, units);
-  Turn<D> turn(ring);
+  Stage stage(0);
   bool has_waited = false;
 #pragma unroll 1
   for (; work < total; work += gridDim.x * kWarps) {
@@ -282,12 +220,12 @@ __device__ void run(const KvRing<D>& ring, const CUtensorMap& view, RotatedHeads
     RingTile<D> tile;
     tile.load(row.heads, task.unit.num_heads);
 #pragma unroll 1
-    for (int block = task.block; block <= task.last_block; ++block, turn.next()) {
+    for (int block = task.block; block <= task.last_block; ++block, stage.next(KvRing<D>::kStages)) {
       const int next_row = feeder.next_row();
-      barrier_wait(turn.barrier, turn.parity);
+      barrier_wait(ring.barrier(stage), stage.parity);
       const bool is_newest = task.is_newest(block);
-      if (is_newest) complete_tile<D>(turn.tile, row.heads + kTileHeads, task.sight.high % kKvBlock);
-      tile.fold(turn.tile, block * kKvBlock, scale, task.sight);
+      if (is_newest) complete_tile<D>(ring.tile(stage), row.heads + kTileHeads, task.sight.high % kKvBlock);
+      tile.fold(ring.tile(stage), block * kKvBlock, scale, task.sight);
       if (is_newest) fence_async_shared();  // what comes into the stage comes behind what was written there
       __syncwarp();
       feeder.bring(next_row);
@@ -335,10 +273,7 @@ void attention_decode_ring(const AttentionArgs& args, const KvCache& cache, cons
   const int32_t grid = std::min(pieces, num_sms);
   const auto launch = [&](auto dim) {
     constexpr int D = decltype(dim)::value;
-    static const cudaError_t allowed =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(ring_kernel<D>),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, KvRing<D>::kSharedBytes);
-    check(allowed, "shared memory of decode attention");
+    allow_shared(ring_kernel<D>, KvRing<D>::kSharedBytes);
     launch_in_chain("attention at the pace of the cache", ring_kernel<D>, dim3(grid), dim3(kThreads),
                     KvRing<D>::kSharedBytes, stream, args, cache, plan, rope, planes);
   };

@@ -66,9 +66,7 @@ void attention_prefill_wide(const AttentionArgs& args, const KvCache& cache, con
   const int total = num_pieces * units;
   if (total == 0) return;
   const auto launch = [&](auto* kernel, int shared_bytes) {
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-          "shared memory of attention");
+    allow_shared(kernel, shared_bytes);
     launch_in_chain("attention of prefill rows", kernel, dim3(std::min(total, num_sms)), dim3(kThreads),
                     shared_bytes, stream, args, cache, plan, view, units, total);
   };

@@ -22,17 +22,6 @@ constexpr int kPieces = 2;                 // in shared memory: what is computed
 constexpr int kLoaders = 2 * kWarp;        // threads that load queries
 static_assert(kWidePrefillRows == kGroups * kGroupRows && kWidePrefillRows == kTokens);
 
-// A place in a ring and the parity of its round.
-template <int kSize>
-struct Turn {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void next() {
-    if (++stage == kSize) stage = 0, parity ^= 1;
-  }
-};
-
 // The packed rows of a piece: which part of which span, which heads, which tokens they see.
 struct PrefillTask {
   Span span;
@@ -67,7 +56,6 @@ struct Tiles {
   static constexpr int kSharedBytes =
       1024 + (kPieces + kStages) * kBytes + kPieces * kTaskBytes + (3 * kPieces + 2 * kStages) * 8;
   static_assert(sizeof(PrefillTask) <= kTaskBytes);
-  using Ring = Turn<kStages>;
 
   uint32_t first;
   uint8_t* tasks;
@@ -122,21 +110,21 @@ __device__ __forceinline__ int take_work(uint32_t* taken, int total) {
 template <int D>
 __device__ void plan_pieces(const Tiles<D>& tiles, const AttentionArgs& args, const KvCache& cache,
                             const AttentionPlan& plan, int units, int total) {
-  Turn<kPieces> piece;
+  Stage piece(0);
   bool has_waited = false;
   for (int work = blockIdx.x; work < total;) {
     const PrefillTask task(args, cache, plan, units, work);
     if (!has_waited) wait_for_predecessor(), has_waited = true;
     work = take_work(args.arrivals, total);
     if (task.is_empty()) continue;
-    barrier_wait(tiles.done(piece.stage), piece.parity ^ 1);
-    *tiles.task(piece.stage) = task;
-    barrier_arrive(tiles.planned(piece.stage));
-    piece.next();
+    barrier_wait(tiles.done(piece.index), piece.parity ^ 1);
+    *tiles.task(piece.index) = task;
+    barrier_arrive(tiles.planned(piece.index));
+    piece.next(kPieces);
   }
-  barrier_wait(tiles.done(piece.stage), piece.parity ^ 1);
-  tiles.task(piece.stage)->span.count = 0;
-  barrier_arrive(tiles.planned(piece.stage));
+  barrier_wait(tiles.done(piece.index), piece.parity ^ 1);
+  tiles.task(piece.index)->span.count = 0;
+  barrier_arrive(tiles.planned(piece.index));
 }
 
 // By two warps, 16 bytes a thread at a time; zeros behind the span's last row.
@@ -144,14 +132,14 @@ template <int D>
 __device__ void load_queries(const Tiles<D>& tiles, const AttentionArgs& args) {
   constexpr int kParts = D / 8, kRows = kLoaders / kParts;  // rows at a time
   const int thread = static_cast<int>(threadIdx.x) % kLoaders, part = thread % kParts;
-  for (Turn<kPieces> piece;; piece.next()) {
-    barrier_wait(tiles.planned(piece.stage), piece.parity);
-    const PrefillTask task = *tiles.task(piece.stage);
+  for (Stage piece(0);; piece.next(kPieces)) {
+    barrier_wait(tiles.planned(piece.index), piece.parity);
+    const PrefillTask task = *tiles.task(piece.index);
     const int heads = task.unit.num_heads, packed = task.first_packed + thread / kParts;
     int token = packed / heads, head = packed % heads;
     const bf16* from = args.qkv + static_cast<int64_t>(task.span.first_row) * args.qkv_stride +
                        task.unit.first_head * D + part * 8;
-    const uint32_t to = tiles.queries(piece.stage) + part / 8 * kHalfBytes;
+    const uint32_t to = tiles.queries(piece.index) + part / 8 * kHalfBytes;
 #pragma unroll 4
     for (int row = thread / kParts; row < kWidePrefillRows && task.span.count > 0; row += kRows) {
       const bool is_there = token < task.span.count;
@@ -164,7 +152,7 @@ __device__ void load_queries(const Tiles<D>& tiles, const AttentionArgs& args) {
     }
     await_copies();
     fence_async_shared();
-    barrier_arrive(tiles.loaded(piece.stage));
+    barrier_arrive(tiles.loaded(piece.index));
     if (task.span.count == 0) return;
   }
 }
@@ -179,22 +167,21 @@ __device__ void fetch(const Tiles<D>& tiles, const CUtensorMap& view, const KvCa
   const int rows_of_block = static_cast<int>(cache.block_stride / D);
   const int plane_rows = cache.num_kv_heads * kKvBlock;
   const uint64_t policy = evict_last();
-  typename Tiles<D>::Ring turn;
-  turn.parity = 1;
+  Stage turn(1);
   const auto bring = [&](int row) {
-    const uint32_t full = tiles.full(turn.stage);
-    barrier_wait(tiles.empty(turn.stage), turn.parity);
+    const uint32_t full = tiles.full(turn.index);
+    barrier_wait(tiles.empty(turn.index), turn.parity);
     if (lane == 0) barrier_expect(full, Tiles<D>::kBytes);
     __syncwarp();
     if (lane < kTileBlocks) {
-      copy_block(tiles.tile(turn.stage) + lane * kBlockBytes, &view, row / 8, full, policy);
+      copy_box(tiles.tile(turn.index) + lane * kBlockBytes, &view, {0, 0, 0, row / 8}, full, policy);
     }
-    turn.next();
+    turn.next(Tiles<D>::kStages);
   };
   int values = -1;  // where those of the tile before begin
-  for (Turn<kPieces> piece;; piece.next()) {
-    barrier_wait(tiles.planned(piece.stage), piece.parity);
-    const PrefillTask task = *tiles.task(piece.stage);
+  for (Stage piece(0);; piece.next(kPieces)) {
+    barrier_wait(tiles.planned(piece.index), piece.parity);
+    const PrefillTask task = *tiles.task(piece.index);
     if (task.span.count == 0) break;
     const int32_t* table = cache.block_tables + static_cast<int64_t>(task.span.slot) * cache.table_stride;
     const int first_row = static_cast<int>(cache.layer_offset / D) + task.unit.kv_head * kKvBlock;

@@ -16,16 +16,6 @@ namespace ion::cuda {
 
 #if __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ float quad_max(float value) {
-  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
-__device__ __forceinline__ float quad_sum(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, 1);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2);
-}
-
 // Of four neighbouring lanes, word j of lane i becomes word i of lane j.
 __device__ __forceinline__ void quad_transpose(uint32_t (&word)[4]) {
   const bool is_odd = threadIdx.x & 1, is_upper = threadIdx.x & 2;
@@ -66,7 +56,7 @@ class Rows {
     product_wait<0>();
     hold(scores_);
     release(turn_);
-    turn_.next();
+    turn_.next(Tiles<D>::kStages);
     float shrink[2];
     weigh(shrink);
     pass_weights();
@@ -88,7 +78,6 @@ class Rows {
   }
 
  private:
-  using Ring = typename Tiles<D>::Ring;
   static constexpr float kMost = 256.0f;
   // Where this thread's two rows of a piece go, -1: nowhere.
   struct Result {
@@ -98,8 +87,8 @@ class Rows {
   // The scores of this tile to weights, while the last one's values are added up. (That the compiler leaves
   // the wait for the values behind the weighing, it owes to the branches in there.)
   __device__ void multiply_and_weigh(float (&shrink)[2]) {
-    const Ring keys = turn_;
-    turn_.next();
+    const Stage keys = turn_;
+    turn_.next(Tiles<D>::kStages);
     take_turn();
     begin_scores(keys);
     begin_values(turn_);
@@ -112,7 +101,7 @@ class Rows {
     product_wait<0>();
     hold(out_);
     release(turn_);
-    turn_.next();
+    turn_.next(Tiles<D>::kStages);
   }
 
   // The last values of the block's last piece.
@@ -132,20 +121,20 @@ class Rows {
   __device__ void pass_turn() const {
     asm volatile("bar.arrive %0, %1;" ::"r"(2 - group_), "n"(kGroups * 128) : "memory");
   }
-  __device__ void release(const Ring& turn) const {
-    if (threadIdx.x % kWarp == 0) barrier_arrive(tiles_.empty(turn.stage));
+  __device__ void release(const Stage& turn) const {
+    if (threadIdx.x % kWarp == 0) barrier_arrive(tiles_.empty(turn.index));
   }
 
   __device__ bool next_piece() {
-    if (threadIdx.x % kWarp == 0) barrier_arrive(tiles_.done(piece_.stage));
-    piece_.next();
+    if (threadIdx.x % kWarp == 0) barrier_arrive(tiles_.done(piece_.index));
+    piece_.next(kPieces);
     return begin_piece();
   }
 
   // Whether there is one.
   __device__ bool begin_piece() {
-    barrier_wait(tiles_.loaded(piece_.stage), piece_.parity);
-    const PrefillTask& task = *tiles_.task(piece_.stage);
+    barrier_wait(tiles_.loaded(piece_.index), piece_.parity);
+    const PrefillTask& task = *tiles_.task(piece_.index);
     const Span span = task.span;
     if (span.count == 0) return false;
     const int warp = threadIdx.x / kWarp % 4, lane = threadIdx.x % kWarp;
@@ -170,10 +159,10 @@ class Rows {
   }
 
   // scores [64 x tokens] of these keys
-  __device__ void begin_scores(const Ring& turn) {
-    barrier_wait(tiles_.full(turn.stage), turn.parity);
-    const uint32_t queries = tiles_.queries(piece_.stage) + group_ * kGroupRows * 128;
-    const uint32_t keys = tiles_.tile(turn.stage);
+  __device__ void begin_scores(const Stage& turn) {
+    barrier_wait(tiles_.full(turn.index), turn.parity);
+    const uint32_t queries = tiles_.queries(piece_.index) + group_ * kGroupRows * 128;
+    const uint32_t keys = tiles_.tile(turn.index);
     product_fence();
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
@@ -184,9 +173,9 @@ class Rows {
     product_commit();
   }
 
-  __device__ void begin_values(const Ring& turn) {
-    barrier_wait(tiles_.full(turn.stage), turn.parity);
-    const uint32_t values = tiles_.tile(turn.stage);
+  __device__ void begin_values(const Stage& turn) {
+    barrier_wait(tiles_.full(turn.index), turn.parity);
+    const uint32_t values = tiles_.tile(turn.index);
     product_fence();
 #pragma unroll
     for (int step = 0; step < kTokens / 16; ++step) {
@@ -312,8 +301,8 @@ class Rows {
   const int group_;
   const float scale_;
   const uint32_t zero_;  // which the compiler does not know
-  Turn<kPieces> piece_;
-  Ring turn_;
+  Stage piece_{0};
+  Stage turn_{0};
   int tile_, last_tile_;
   int whole_from_, whole_to_;  // every row of the group sees these tokens
   int low_[2], high_[2];       // what this thread's rows see

@@ -24,22 +24,32 @@ struct Unit {
   }
 };
 
-template <int D>
+// Where a head's part of the cache lies; Kv: bf16, or uint8_t for codes.
+template <int D, typename Kv = bf16>
 struct Blocks {
-  const bf16* layer;
+  const Kv* layer;
   const int32_t* table;
-  int64_t block_stride, v_offset, head_offset;
+  int64_t block_stride;
+  int32_t v_offset, head_offset;
+  int32_t to_scales;    // bytes from a block's keys to the floats that they are to be multiplied with
+  int32_t v_of_scales;  // from those to the values'
 
   __device__ Blocks(const KvCache& cache, int slot, int kv_head)
-      : layer(cache.base + cache.layer_offset),
+      : layer(static_cast<const Kv*>(cache.base) + cache.layer_offset),
         table(cache.block_tables + static_cast<int64_t>(slot) * cache.table_stride),
         block_stride(cache.block_stride),
-        v_offset(static_cast<int64_t>(cache.num_kv_heads) * kKvBlock * D),
-        head_offset(static_cast<int64_t>(kv_head) * kKvBlock * D) {}
+        v_offset(cache.num_kv_heads * kKvBlock * D),
+        head_offset(kv_head * kKvBlock * D),
+        to_scales(2 * v_offset - head_offset + kv_head * kKvBlock * static_cast<int32_t>(sizeof(float))),
+        v_of_scales(cache.num_kv_heads * kKvBlock) {}
 
-  __device__ const bf16* keys(int block) const { return keys_at(table[block]); }
+  __device__ const Kv* keys(int block) const { return keys_at(table[block]); }
   // Of a block of the pool.
-  __device__ const bf16* keys_at(int place) const { return layer + place * block_stride + head_offset; }
+  __device__ const Kv* keys_at(int place) const { return layer + place * block_stride + head_offset; }
+  // [16] of these keys, where they are codes; the values' come v_of_scales behind.
+  __device__ const float* scales_of(const Kv* keys) const {
+    return reinterpret_cast<const float*>(keys + to_scales);
+  }
 };
 
 __device__ __forceinline__ int first_seen(int position, int window) {
@@ -83,6 +93,25 @@ void for_head_dim(int32_t head_dim, F launch) {
     default:
       throw std::runtime_error("attention: no kernel for this head_dim");
   }
+}
+
+// The same for what a cache of Kv may have.
+template <typename Kv, typename F>
+void for_dim_of(int32_t head_dim, F launch) {
+  if constexpr (std::is_same_v<Kv, bf16>) {
+    for_head_dim(head_dim, launch);
+  } else {
+    if (head_dim == 64) return launch(std::integral_constant<int, 64>{});
+    if (head_dim == 128) return launch(std::integral_constant<int, 128>{});
+    throw std::runtime_error("attention: no kernel for codes of this head_dim");
+  }
+}
+
+// Calls launch(the size, a value of the cache's type).
+template <typename F>
+void for_cache(int32_t head_dim, bool is_e4m3, F launch) {
+  if (is_e4m3) return for_dim_of<uint8_t>(head_dim, [&](auto dim) { launch(dim, uint8_t{}); });
+  for_dim_of<bf16>(head_dim, [&](auto dim) { launch(dim, bf16{}); });
 }
 
 inline int units_of(int32_t num_heads, int32_t num_kv_heads, int most) {

@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "attention_units.cuh"
-#include "decode_tile.cuh"
+#include "decode_sums.cuh"
+#include "decode_task.cuh"
 
 namespace ion::cuda {
 
@@ -72,6 +73,22 @@ __device__ void merge_parts(bf16* dst, const RowParts<D>& row, int num_parts, in
 #pragma unroll
     for (int i = 0; i < kDims; ++i) dst[head * D + lane + i * kWarp] = __float2bfloat16(acc[i] * scale);
   }
+}
+
+// What a warp found for one piece, to the output where it is the row's only one, else to the others' merging.
+template <int D, typename Tile, typename Kv>
+__device__ void finish_piece(const Tile& tile, const AttentionArgs& args, const Task<D, 1, Kv>& task,
+                             int units, int work) {
+  const int num_heads = task.unit.num_heads;
+  if (task.num_parts == 1) return tile.write_row(task.output(args), num_heads);
+  const RowParts<D> parts(args, task, units, work);
+  tile.write_part(parts.own, num_heads);
+  __threadfence();
+  __syncwarp();
+  int is_last = 0;
+  if (threadIdx.x % kWarp == 0) is_last = is_last_to_arrive(parts.arrived, task.num_parts);
+  if (__shfl_sync(0xffffffffu, is_last, 0) == 0) return;
+  merge_parts<D, kWarp>(task.output(args), parts, task.num_parts, num_heads);
 }
 
 }  // namespace ion::cuda

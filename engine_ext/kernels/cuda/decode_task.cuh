@@ -5,20 +5,25 @@
 #include <type_traits>
 
 #include "attention_units.cuh"
+#include "code_tile.cuh"
 #include "decode_tile.cuh"
 #include "kernels.h"
 #include "rope.cuh"
 
 namespace ion::cuda {
 
+// What reads a cache of Kv: bf16 or codes.
+template <int D, typename Kv>
+using TileOf = std::conditional_t<std::is_same_v<Kv, bf16>, DecodeTile<D>, CodeTile<(D % 64 == 0 ? D : 64)>>;
+
 // One piece of a decode row and a unit of its heads, shared out over kWarps warps. Nothing here depends on
 // the products of this pass.
-template <int D, int kWarps>
+template <int D, int kWarps, typename Kv = bf16>
 struct Task {
   Piece piece;
   Span span;
   Unit unit;
-  Blocks<D> blocks;
+  Blocks<D, Kv> blocks;
   Sight sight;
   int part_tokens, first_part, num_parts;
   int warp;               // of kWarps
@@ -62,12 +67,12 @@ struct Task {
 
 // The heads of a row that its warps rotate: the unit's queries, and behind kTileHeads of them K and V where
 // the piece holds the new token.
-template <int D, int kWarps>
+template <int D, int kWarps, typename Kv = bf16>
 struct RowSlots {
   static constexpr int kSlots = kTileHeads + 2;
   const RopeKvArgs& rope;
   const KvCache& cache;
-  const Task<D, kWarps>& task;
+  const Task<D, kWarps, Kv>& task;
 
   __device__ bool is_wanted(int slot) const {
     return slot < kTileHeads ? slot < task.unit.num_heads : task.holds_new_token();
@@ -79,12 +84,23 @@ struct RowSlots {
   __device__ const bf16* row() const {
     return rope.qkv + int64_t{task.span.first_row} * (rope.num_heads + 2 * cache.num_kv_heads) * D;
   }
-  // A rotated head; K and V go into the cache too.
+  // A rotated head; K and V go into the cache too. Where that holds codes, so does `to`, and behind them
+  // their scale.
   __device__ void store(int slot, const RopedHead<D>& head, bf16* to) const {
-    head.store(to);
-    if (slot < kTileHeads) return;
-    const bf16* k = task.blocks.keys_at(task.newest) + task.span.start % kKvBlock * D;
-    head.store(const_cast<bf16*>(k) + (slot - kTileHeads) * task.blocks.v_offset);
+    if (slot < kTileHeads) return head.store(to);
+    const Kv* keys = task.blocks.keys_at(task.newest);
+    const int plane = slot - kTileHeads, token = task.span.start % kKvBlock;
+    Kv* row = const_cast<Kv*>(keys) + plane * task.blocks.v_offset + token * D;
+    if constexpr (std::is_same_v<Kv, bf16>) {
+      head.store(to);
+      head.store(row);
+    } else {
+      auto* codes = reinterpret_cast<uint8_t*>(to);
+      const float scale = head.store_codes(row, codes);
+      if (threadIdx.x % kWarp != 0) return;
+      const_cast<float*>(task.blocks.scales_of(keys))[plane * task.blocks.v_of_scales + token] = scale;
+      *reinterpret_cast<float*>(codes + D) = scale;
+    }
   }
 };
 
@@ -97,11 +113,11 @@ struct RowSpace {
 
 // All are on their way at once, biases before the product that they are added to is done. Little code, since
 // the kernel is over before much of it could be fetched.
-template <int D, int kWarps>
+template <int D, int kWarps, typename Kv>
 class RowHeads {
  public:
   __device__ RowHeads(RowSpace<D>& in, const RopeKvArgs& rope, const KvCache& cache,
-                      const Task<D, kWarps>& task)
+                      const Task<D, kWarps, Kv>& task)
       : space(in), slots{rope, cache, task}, rotation(rope.rotations, task.span.start) {
     if (rope.bias == nullptr) return;
     each_piece<float>([&](int slot, int head, int at) {
@@ -133,7 +149,7 @@ class RowHeads {
 
  private:
   RowSpace<D>& space;
-  const RowSlots<D, kWarps> slots;
+  const RowSlots<D, kWarps, Kv> slots;
   Rotation<D> rotation;
 
   // Calls f(slot, head, first dim) for this thread's pieces of 16 bytes.
@@ -150,12 +166,13 @@ class RowHeads {
 
 // The tile of a task's first block. With kRopes it is loaded at once, but for the new token, which comes from
 // where RowHeads left it.
-template <int D, int kWarps, bool kRopes>
+template <int D, int kWarps, typename Kv, bool kRopes>
 struct FirstBlock {
-  const bf16* keys = nullptr;
+  using Tile = TileOf<D, Kv>;
+  const Kv* keys = nullptr;
   bool is_early = false, lacks_new_token = false;
 
-  __device__ FirstBlock(DecodeTile<D>& tile, const Task<D, kWarps>& task) {
+  __device__ FirstBlock(Tile& tile, const Task<D, kWarps, Kv>& task) {
     if (task.block > task.last_block) return;
     keys = task.blocks.keys_at(__shfl_sync(0xffffffffu, task.near, 0));
     lacks_new_token = task.is_newest(task.block);
@@ -163,8 +180,7 @@ struct FirstBlock {
     if (is_early) load(tile, task);
   }
 
-  __device__ void complete(DecodeTile<D>& tile, const Task<D, kWarps>& task,
-                           const bf16 (*new_token)[D]) const {
+  __device__ void complete(Tile& tile, const Task<D, kWarps, Kv>& task, const bf16 (*new_token)[D]) const {
     if (keys == nullptr) return;
     if (!is_early) return load(tile, task);
     if (!kRopes || !lacks_new_token) return;
@@ -173,29 +189,29 @@ struct FirstBlock {
   }
 
  private:
-  __device__ void load(DecodeTile<D>& tile, const Task<D, kWarps>& task) const {
-    tile.load_keys(keys);
-    tile.load_values(keys + task.blocks.v_offset);
+  __device__ void load(Tile& tile, const Task<D, kWarps, Kv>& task) const {
+    tile.load_keys(keys, task.blocks);
+    tile.load_values(keys, task.blocks);
   }
 };
 
 // Every block of this warp's, from task.block on: keys of the next block are on their way while this
 // one's are weighed, values while its scores are made. The first block is loaded already.
-template <int D, int kWarps>
-__device__ void fold_blocks(DecodeTile<D>& tile, Task<D, kWarps>& task, float scale) {
+template <int D, int kWarps, typename Kv>
+__device__ void fold_blocks(TileOf<D, Kv>& tile, Task<D, kWarps, Kv>& task, float scale) {
   int next_near = 1;
 #pragma unroll 1
   for (int block = task.block; block <= task.last_block; ++next_near) {
     const int token = block * kKvBlock, next = block + kWarps;
     if (next_near == kWarp) task.look_up(next), next_near = 0;
     const int place = __shfl_sync(0xffffffffu, task.near, next_near);
-    const bf16* next_keys = next <= task.last_block ? task.blocks.keys_at(place) : nullptr;
+    const Kv* next_keys = next <= task.last_block ? task.blocks.keys_at(place) : nullptr;
     uint32_t p[2];
     tile.score(p, token, scale, task.sight);
-    if (next_keys != nullptr) tile.load_keys(next_keys);
+    if (next_keys != nullptr) tile.load_keys(next_keys, task.blocks);
     if (token + kKvBlock - 1 > task.sight.high) tile.hide_values(token, task.sight.high);
     tile.add_values(p);
-    if (next_keys != nullptr) tile.load_values(next_keys + task.blocks.v_offset);
+    if (next_keys != nullptr) tile.load_values(next_keys, task.blocks);
     block = next;
   }
 }

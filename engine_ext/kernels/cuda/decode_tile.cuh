@@ -8,41 +8,25 @@
 // Loads run ahead: a block's keys are asked for when the ones before are used up, values likewise.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
-#include "attention_tile.cuh"
+#include "decode_sums.cuh"
 #include "vec.cuh"
-#include "wgmma.cuh"
 
 namespace ion::cuda {
 
-constexpr int kTileHeads = 8;
-
-__device__ __forceinline__ float column_max(float value) {
-#pragma unroll
-  for (int offset = 4; offset < kWarp; offset *= 2)
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  return value;
-}
-
-// A thread's columns are heads 2 (lane % 4) (index 0) and the next (index 1); `l` is its share of a head's
-// sum: column_sum it at the end.
 template <int D>
-struct DecodeTile {
+struct DecodeTile : DecodeSums<D> {
+  using Sums = DecodeSums<D>;
+  using Kv = bf16;
+  using Sums::acc, Sums::l, Sums::m;
   static constexpr int kGroups = D / 32, kWide = D / 64;
   static constexpr bool kHasTail = D % 64 != 0;
-  static constexpr int kTiles = D / 16;
-  // Weights are relative to a maximum that may be behind by so much (as a power of two): to follow it costs
-  // shuffles and a pass over all sums.
-  static constexpr float kSlack = 8.0f;
 
   uint32_t q[kGroups][4];
   uint4 keys[2][kGroups];
   uint4 values[4][kWide > 0 ? kWide : 1];
   uint2 tails[4];
-  float acc[kTiles][4];
-  float m[2], l[2];
 
   // The queries of head lane / 4; null: zeros.
   __device__ void load(const bf16* head) {
@@ -53,17 +37,11 @@ struct DecodeTile {
       if (head != nullptr) piece = *reinterpret_cast<const uint4*>(head + 32 * g + 8 * (lane % 4));
       q[g][0] = piece.x, q[g][1] = piece.y, q[g][2] = piece.z, q[g][3] = piece.w;
     }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[t][i] = 0.0f;
-    }
-    m[0] = m[1] = -INFINITY;
-    l[0] = l[1] = 0.0f;
+    Sums::clear();
   }
 
-  // k, v: [16][D] of one head and block.
-  __device__ void load_keys(const bf16* k) {
+  // keys: [16][D] of one head and block.
+  __device__ void load_keys(const bf16* k, const Blocks<D>&) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
@@ -74,7 +52,8 @@ struct DecodeTile {
     }
   }
 
-  __device__ void load_values(const bf16* v) {
+  __device__ void load_values(const bf16* of_keys, const Blocks<D>& blocks) {
+    const bf16* v = of_keys + blocks.v_offset;
     const int quad = threadIdx.x % kWarp / 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -88,7 +67,8 @@ struct DecodeTile {
     }
   }
 
-  // Of one token of the block, 0 .. 15: the loaded one is not right yet.
+  // Of one token of the block, 0 .. 15: the loaded one is not right yet. The rows are as RowSlots leaves
+  // them.
   __device__ void replace_key(const bf16* key, int token) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -124,22 +104,8 @@ struct DecodeTile {
       mma(more, keys[0][g].z, keys[1][g].z, keys[0][g].w, keys[1][g].w, q[g][2], q[g][3]);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = (s[i] + more[i]) * scale;
-    if (token < sight.low || token + kKvBlock - 1 > sight.high) {
-      const int first = token + static_cast<int>(threadIdx.x) % kWarp / 4, second = first + 8;
-      if (first < sight.low || first > sight.high) s[0] = s[1] = -INFINITY;
-      if (second < sight.low || second > sight.high) s[2] = s[3] = -INFINITY;
-    }
-    const bool grows = fmaxf(s[0], s[2]) > m[0] + kSlack || fmaxf(s[1], s[3]) > m[1] + kSlack;
-    if (__any_sync(0xffffffffu, grows)) raise(s);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      s[e] = power_of_2(s[e] - m[e]);
-      s[2 + e] = power_of_2(s[2 + e] - m[e]);
-      l[e] += s[e] + s[2 + e];
-    }
-    p[0] = transposed(pack(s[0], s[1]));
-    p[1] = transposed(pack(s[2], s[3]));
+    for (int i = 0; i < 4; ++i) s[i] += more[i];
+    Sums::weigh(p, s, token, scale, sight);
   }
 
   // Nothing behind `last` has been written: zeros instead.
@@ -191,24 +157,18 @@ struct DecodeTile {
     }
   }
 
- private:
-  // The maxima follow the scores, and what was summed is relative to them.
-  __device__ void raise(const float (&s)[4]) {
-    float shrink[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const float now = fmaxf(m[e], column_max(fmaxf(s[e], s[2 + e])));
-      shrink[e] = power_of_2(m[e] - now);
-      l[e] *= shrink[e];
-      m[e] = now;
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[t][i] *= shrink[i % 2];
-    }
+  __device__ void write_row(bf16* dst, int num_heads) const { write_row_of_runs<D>(*this, dst, num_heads); }
+  __device__ void write_part(float* part, int num_heads) const {
+    write_part_of_runs<D>(*this, part, num_heads);
   }
 
+  // The first dim of the i-th four that each_run has of a head.
+  __device__ static int dim_of(int i) {
+    const int quad = static_cast<int>(threadIdx.x) % kWarp / 4, group = i / 2;
+    return group < kWide ? 64 * group + 8 * quad + i % 2 * 4 : 64 * group + 4 * quad;
+  }
+
+ private:
   __device__ static int token_of(int i) { return 2 * static_cast<int>(threadIdx.x % 4) + i % 2 + i / 2 * 8; }
 
   // Two dims of four tokens: tile t's rows of this thread.

@@ -51,14 +51,24 @@ void add_rms_norm_picked(bf16* dst, const float* x, const bf16* delta, const flo
 void silu_mul(bf16* dst, const bf16* gate_up, int64_t rows, int64_t ffn, cudaStream_t stream);
 
 // One layer's part of the paged cache: [block][layer][K, V][kv_head][16][head_dim]; `base` points at layer 0.
+// Values are bf16, or codes of e4m3, a byte each; behind a layer's codes come floats [K, V][kv_head][16],
+// which they are to be multiplied with.
 struct KvCache {
-  bf16* base;
-  int64_t block_stride;         // elements from block to block
-  int64_t layer_offset;         // elements from a block's start to this layer's K
+  void* base;
+  int64_t block_stride;         // values from block to block
+  int64_t layer_offset;         // values from a block's start to this layer's K
   const int32_t* block_tables;  // [max_slots, table_stride]: block of positions [16 i, 16 i + 16)
   int32_t table_stride;
   int32_t num_kv_heads;
+  bool is_e4m3;
+
+  bf16* values() const { return static_cast<bf16*>(base); }
 };
+
+// Of a layer in a block, in values as block_stride counts them.
+int64_t kv_layer_values(int32_t num_kv_heads, int32_t head_dim, bool is_e4m3);
+// Whether decode attention can read codes: the cache's head_dim is 64 or 128.
+bool is_e4m3_kv_shape(int32_t head_dim);
 
 struct RopeKvArgs {
   bf16* qkv;            // [rows, (num_heads + 2 kv_heads) * head_dim]; q is rotated in place
@@ -72,8 +82,8 @@ struct RopeKvArgs {
   float eps;
 };
 
-// Bias, the norm per head, rotation of halves (i, i + head_dim / 2); K and V go into the cache, and zeros
-// into what is left for V of the block that a slot's last row lies in.
+// Bias, the norm per head, rotation of halves (i, i + head_dim / 2); K and V go into the cache, and, where
+// that is of bf16, zeros into what is left for V of the block that a slot's last row lies in.
 void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStream_t stream);
 
 // rotations [positions, half] from frequencies [half] in double.
@@ -83,6 +93,18 @@ void rotations(float2* dst, const double* frequencies, int64_t positions, int32_
 struct Span {
   int32_t slot, first_row, start, count;
 };
+
+// A span of more tokens than one whose context is unpacked for its attention: positions [0, end) of a slot,
+// the first `start` of which are not of this pass, to blocks [first, first + end / kKvBlock rounded up).
+struct UnpackSpan {
+  int32_t slot, first, start, end;
+};
+
+// dst [num_blocks][K, V][kv_head][16][head_dim] = the blocks of the spans (by `first`) of one layer of a
+// cache of codes, zeros from a span's end on; tables [max_slots, cache.table_stride]: where they are. What a
+// window hides from all of a span is left out.
+void unpack_kv(bf16* dst, int32_t* tables, const KvCache& cache, const UnpackSpan* spans, int32_t num_blocks,
+               int32_t window, int32_t head_dim, cudaStream_t stream);
 
 // A piece of attention: of a decode span (count 1) tokens [size part, size part + size), size being the
 // plan's; of a longer span its packed rows [size part, size part + size), size being kPrefillRows or

@@ -23,14 +23,6 @@ constexpr int kThreads = (1 + kPromptGroups) * 128;
 
 #if __CUDA_ARCH_FEAT_SM90_ALL
 
-// As __fdividef(x, 1 + __expf(-x)), without what that does for denormal exponentials: beside 1 they are 0.
-__device__ __forceinline__ float silu(float x) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950216f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
-  return x * inverse;
-}
-
 // A consumer warpgroup.
 template <bool kIsSilu>
 class Multiplier {
@@ -191,28 +183,23 @@ ChainLaunch launch_of(int32_t clusters, cudaStream_t stream) {
   return {dim3(clusters * kPromptCluster), dim3(kThreads), PromptRing::kBytes, stream, kPromptCluster};
 }
 
-// Clusters that can be resident.
-int32_t resident_clusters() {
+}  // namespace
+
+int32_t prompt_clusters() {
+  allow_shared(prompt_kernel<true>, PromptRing::kBytes);
+  const ChainLaunch one = launch_of(1, nullptr);
   int clusters = 0;
-  for (auto* kernel : {prompt_kernel<false>, prompt_kernel<true>}) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, PromptRing::kBytes),
-          "shared memory of a product of many rows");
-    const ChainLaunch one = launch_of(1, nullptr);
-    check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &one.config), "clusters");
-  }
+  check(cudaOccupancyMaxActiveClusters(&clusters, prompt_kernel<true>, &one.config), "clusters");
   if (clusters == 0) throw std::runtime_error("a product of many rows: no room for a cluster");
   return clusters;
 }
-
-}  // namespace
 
 CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
   return box_view(x, rows, k, kPromptRows, sizeof(__nv_bfloat16));
 }
 
 void prompt_gemm(__nv_bfloat16* y, PromptOutput output, const CUtensorMap& x, const void* w, int64_t m,
-                 int64_t n, int64_t k, cudaStream_t stream) {
-  static const int32_t resident = resident_clusters();
+                 int64_t n, int64_t k, int32_t clusters, cudaStream_t stream) {
   if (m == 0) return;
   const bool is_silu = output == PromptOutput::silu_mul;
   PromptArgs args{};
@@ -221,10 +208,11 @@ void prompt_gemm(__nv_bfloat16* y, PromptOutput output, const CUtensorMap& x, co
   args.w = static_cast<const uint8_t*>(w);
   args.n = static_cast<int32_t>(n);
   args.steps = static_cast<int32_t>(k / kPromptColumns);
-  share_out(args, m, resident);
-  const ChainLaunch launch = launch_of(std::min(resident, args.count), stream);
-  check(cudaLaunchKernelEx(&launch.config, is_silu ? prompt_kernel<true> : prompt_kernel<false>, args),
-        "product of many rows");
+  share_out(args, m, clusters);
+  auto* kernel = is_silu ? prompt_kernel<true> : prompt_kernel<false>;
+  allow_shared(kernel, PromptRing::kBytes);
+  const ChainLaunch launch = launch_of(std::min(clusters, args.count), stream);
+  check(cudaLaunchKernelEx(&launch.config, kernel, args), "product of many rows");
 }
 
 }  // namespace ion::cuda

@@ -24,9 +24,12 @@ enum class PromptOutput : uint8_t {
 // Activations [rows, k] as the copy engine reads them; rows behind a pass's own may be anything.
 CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
 
+// Clusters of the product that can be resident on the current device.
+int32_t prompt_clusters();
+
 // The first m rows of x; w: the tiles of [n, k], is_stream_shape. Nothing behind row m of y is written.
-// Weights start to arrive before the predecessor has ended; see pdl.cuh.
+// Weights start to arrive before the predecessor has ended; see pdl.cuh. clusters: prompt_clusters.
 void prompt_gemm(__nv_bfloat16* y, PromptOutput output, const CUtensorMap& x, const void* w, int64_t m,
-                 int64_t n, int64_t k, cudaStream_t stream);
+                 int64_t n, int64_t k, int32_t clusters, cudaStream_t stream);
 
 }  // namespace ion::cuda

@@ -1,9 +1,8 @@
 // A block a row: the row is read once and kept in registers, its largest value found, its codes written.
-#include <cuda_fp8.h>
-
 #include <algorithm>
 
 #include "check.h"
+#include "e4m3.cuh"
 #include "pdl.cuh"
 #include "quantise.h"
 #include "vec.cuh"
@@ -11,15 +10,8 @@
 namespace ion::cuda {
 namespace {
 
-constexpr float kLargestCode = 448.0f;  // of e4m3
-constexpr float kSmallest = 1e-20f;     // a row of zeros: any scale does
-constexpr int kBlocks = 2;              // a multiprocessor: 256 rows are done at once
-
-__device__ __forceinline__ uint32_t encode4(float a, float b, float c, float d) {
-  const uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
-  const uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, __NV_E4M3);
-  return low | high << 16;
-}
+constexpr float kSmallest = 1e-20f;  // a row of zeros: any scale does
+constexpr int kBlocks = 2;           // a multiprocessor: 256 rows are done at once
 
 __device__ __forceinline__ void store_codes(uint8_t* to, const float (&values)[kPiece], float inverse) {
   float v[kPiece];
@@ -39,6 +31,14 @@ __device__ __forceinline__ void load8(float (&to)[kPiece], const float* from) {
   const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
   to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
   to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+}
+
+__device__ __forceinline__ void load8(float (&to)[kPiece], const bf16* from) {
+  unpack8(to, *reinterpret_cast<const uint4*>(from));
+}
+
+__device__ __forceinline__ void store8(bf16* to, const float (&from)[kPiece]) {
+  *reinterpret_cast<uint4*>(to) = pack8(from);
 }
 
 __device__ __forceinline__ void store8(float* to, const float (&from)[kPiece]) {
@@ -100,7 +100,7 @@ struct SiluRow {
     scales.apply(g, i);
     scales.apply(u, ffn + i);
 #pragma unroll
-    for (int j = 0; j < kPiece; ++j) g[j] = __fdividef(g[j], 1.0f + __expf(-g[j])) * u[j];
+    for (int j = 0; j < kPiece; ++j) g[j] = silu(g[j]) * u[j];
     return pack8(g);
   }
 };
@@ -229,15 +229,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void scales_kernel(bf16* y, ProductScales scales, int64_t cols) {
+template <typename T>
+__global__ void scales_kernel(T* y, ProductScales scales, int64_t cols) {
   join_chain();
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPiece, row = blockIdx.y;
   if (i >= cols) return;
   float values[kPiece];
-  auto* at = reinterpret_cast<uint4*>(y + row * cols + i);
-  unpack8(values, *at);
+  T* at = y + row * cols + i;
+  load8(values, at);
   RowScales(scales, row).apply(values, i);
-  *at = pack8(values);
+  store8(at, values);
 }
 
 // Threads of a block and the pieces that each keeps. A block's registers must fit beside those of a streamed
@@ -293,16 +294,29 @@ void silu_mul_quantised(const QuantisedRows& dst, const bf16* gate_up, const Pro
   });
 }
 
-void apply_scales(bf16* y, const ProductScales& scales, int64_t rows, int64_t cols, cudaStream_t stream) {
+namespace {
+
+template <typename T>
+void apply(T* y, const ProductScales& scales, int64_t rows, int64_t cols, cudaStream_t stream) {
   if (scales.w == nullptr) return;
   constexpr int kThreads = 256;
   constexpr int64_t kMostRows = 32768;  // of a grid's second dimension, with room
   const auto columns = static_cast<unsigned>((cols + kThreads * kPiece - 1) / (kThreads * kPiece));
   for (int64_t row = 0; row < rows; row += kMostRows) {
     const auto count = static_cast<unsigned>(std::min(rows - row, kMostRows));
-    launch_in_chain("scales of a product", scales_kernel, dim3(columns, count), dim3(kThreads), 0, stream,
+    launch_in_chain("scales of a product", scales_kernel<T>, dim3(columns, count), dim3(kThreads), 0, stream,
                     y + row * cols, ProductScales{scales.x + row, scales.w}, cols);
   }
+}
+
+}  // namespace
+
+void apply_scales(bf16* y, const ProductScales& scales, int64_t rows, int64_t cols, cudaStream_t stream) {
+  apply(y, scales, rows, cols, stream);
+}
+
+void apply_scales(float* y, const ProductScales& scales, int64_t rows, int64_t cols, cudaStream_t stream) {
+  apply(y, scales, rows, cols, stream);
 }
 
 }  // namespace ion::cuda

@@ -45,5 +45,6 @@ void silu_mul_quantised(const QuantisedRows& dst, const __nv_bfloat16* gate_up, 
 // y [rows, cols], scaled.
 void apply_scales(__nv_bfloat16* y, const ProductScales& scales, int64_t rows, int64_t cols,
                   cudaStream_t stream);
+void apply_scales(float* y, const ProductScales& scales, int64_t rows, int64_t cols, cudaStream_t stream);
 
 }  // namespace ion::cuda

@@ -4,11 +4,10 @@
 // A tile: keys, then values, each [D / 64][16 tokens][64 dims] with the 128-byte swizzle.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
-#include "attention_tile.cuh"
-#include "decode_tile.cuh"
+#include "decode_sums.cuh"
+#include "kernels.h"
 #include "vec.cuh"
 
 namespace ion::cuda {
@@ -27,15 +26,14 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], uint
                : "memory");
 }
 
-// A thread's columns are heads 2 (lane % 4) (index 0) and the next (index 1); `l` is its share of a head's
-// sum: column_sum it at the end. acc[t]: dims 16 t + lane / 4 of both, then the same of dims + 8.
+// acc[t]: dims 16 t + lane / 4 of both heads, then the same of dims + 8.
 template <int D>
-struct RingTile {
+struct RingTile : DecodeSums<D> {
+  using Sums = DecodeSums<D>;
+  using Sums::acc, Sums::l, Sums::m;
   static constexpr int kHalfBytes = kKvBlock * 128, kPlaneBytes = D / 64 * kHalfBytes;
 
   uint32_t q[D / 16][2];
-  float acc[D / 16][4];
-  float m[2], l[2];
 
   // heads [8][D] in shared memory; those from num_heads on count as zeros.
   __device__ void load(const bf16 (*heads)[D], int num_heads) {
@@ -46,13 +44,7 @@ struct RingTile {
       q[s][0] = head < num_heads ? words[8 * s] : 0;
       q[s][1] = head < num_heads ? words[8 * s + 4] : 0;
     }
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[t][i] = 0.0f;
-    }
-    m[0] = m[1] = -INFINITY;
-    l[0] = l[1] = 0.0f;
+    Sums::clear();
   }
 
   // Sixteen tokens from `token` on, at least one of which is seen.
@@ -73,42 +65,39 @@ struct RingTile {
       load_matrices_transposed(v[t], values + t / 4 * kHalfBytes + ((t % 4 * 2 + lane / 8 % 2) ^ x) * 16);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = (s[i] + more[i]) * scale;
-    if (token < sight.low || token + kKvBlock - 1 > sight.high) {
-      const int first = token + lane / 4, second = first + 8;
-      if (first < sight.low || first > sight.high) s[0] = s[1] = -INFINITY;
-      if (second < sight.low || second > sight.high) s[2] = s[3] = -INFINITY;
-    }
-    const bool grows = fmaxf(s[0], s[2]) > m[0] + kSlack || fmaxf(s[1], s[3]) > m[1] + kSlack;
-    if (__any_sync(0xffffffffu, grows)) raise(s);
+    for (int i = 0; i < 4; ++i) s[i] += more[i];
+    uint32_t p[2];
+    Sums::weigh(p, s, token, scale, sight);
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      s[e] = power_of_2(s[e] - m[e]);
-      s[2 + e] = power_of_2(s[2 + e] - m[e]);
-      l[e] += s[e] + s[2 + e];
-    }
-    const uint32_t low = transposed(pack(s[0], s[1])), high = transposed(pack(s[2], s[3]));
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) mma(acc[t], v[t][0], v[t][1], v[t][2], v[t][3], low, high);
+    for (int t = 0; t < D / 16; ++t) mma(acc[t], v[t][0], v[t][1], v[t][2], v[t][3], p[0], p[1]);
   }
 
- private:
-  static constexpr float kSlack = DecodeTile<D>::kSlack;
-
-  // The maxima follow the scores, and what was summed is relative to them.
-  __device__ void raise(const float (&s)[4]) {
-    float shrink[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const float now = fmaxf(m[e], column_max(fmaxf(s[e], s[2 + e])));
-      shrink[e] = power_of_2(m[e] - now);
-      l[e] *= shrink[e];
-      m[e] = now;
-    }
+  // As of DecodeTile.
+  __device__ void write_row(bf16* dst, int num_heads) const {
+    const float factor[2] = {1.0f / column_sum(l[0]), 1.0f / column_sum(l[1])};
+    const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int t = 0; t < D / 16; ++t) {
+      const uint32_t low = transposed(pack(acc[t][0] * factor[0], acc[t][1] * factor[1]));
+      const uint32_t high = transposed(pack(acc[t][2] * factor[0], acc[t][3] * factor[1]));
+      if (lane / 4 >= num_heads) continue;
+      auto* to = reinterpret_cast<uint32_t*>(dst + lane / 4 * D + 16 * t) + lane % 4;
+      to[0] = low, to[4] = high;
+    }
+  }
+
+  __device__ void write_part(float* part, int num_heads) const {
+    Sums::write_weights(part, num_heads);
+    const int lane = threadIdx.x % kWarp, pair = 2 * (lane % 4);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) acc[t][i] *= shrink[i % 2];
+    for (int e = 0; e < 2; ++e) {
+      if (pair + e >= num_heads) continue;
+      float* to = part + 2 * num_heads + (pair + e) * D + lane / 4;
+#pragma unroll
+      for (int t = 0; t < D / 16; ++t) {
+        __stcg(to + 16 * t, acc[t][e]);
+        __stcg(to + 16 * t + 8, acc[t][2 + e]);
+      }
     }
   }
 };

@@ -1,10 +1,11 @@
 // One head of one row between the q, k, v product and attention, a warp for it: bias, the norm per head,
-// rotation of halves (arXiv:2104.09864). Several kernels do it and must find the same bits: where a compiler
-// might fuse either of two products with a sum, it is said which.
+// rotation of halves (arXiv:2104.09864), codes where the cache holds those. Several kernels do it and must
+// find the same bits: where a compiler might fuse either of two products with a sum, it is said which.
 #pragma once
 
 #include <type_traits>
 
+#include "e4m3.cuh"
 #include "kernels.h"
 #include "vec.cuh"
 
@@ -65,6 +66,9 @@ struct Rotation {
   }
 };
 
+// The least of a row's largest value that its scale follows: below, codes lose digits.
+constexpr float kSmallestKv = kLargestCode / (1 << 24);
+
 // A lane holds pairs (i, i + D / 2) for neighbouring i; lanes past the last pair hold none. Loading is apart
 // from rotating: who has several heads has them all on their way at once.
 template <int D>
@@ -117,6 +121,23 @@ class RopedHead {
     high_.store(to + i + kHalf);
   }
 
+  // What a cache of codes keeps of it, to one place or two; its scale, in every lane.
+  __device__ float store_codes(uint8_t* to, uint8_t* and_to = nullptr) const {
+    const Values low = low_.unpacked(), high = high_.unpacked();
+    float most = kSmallestKv;
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) most = fmaxf(most, fmaxf(fabsf(low.at[p]), fabsf(high.at[p])));
+    const float scale = warp_max(most) / kLargestCode, inverse = 1.0f / scale;
+    const int i = first();
+    if (i >= kHalf) return scale;
+    for (uint8_t* place : {to, and_to}) {
+      if (place == nullptr) continue;
+      encode(place + i, low, inverse);
+      encode(place + i + kHalf, high, inverse);
+    }
+    return scale;
+  }
+
  private:
   Packed low_{}, high_{};
 
@@ -125,6 +146,15 @@ class RopedHead {
   __device__ static void add(Values& to, const Values& more) {
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) to.at[p] += more.at[p];
+  }
+
+  __device__ static void encode(uint8_t* to, const Values& values, float inverse) {
+    const uint32_t codes = encode2(values.at[0] * inverse, values.at[kPairs - 1] * inverse);
+    if constexpr (kPairs == 2) {
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(codes);
+    } else {
+      *to = static_cast<uint8_t>(codes);
+    }
   }
 
   __device__ static void norm(Values& low, Values& high, const float* weights, float eps) {
@@ -144,14 +174,5 @@ class RopedHead {
     }
   }
 };
-
-// Where the cache keeps a position's K of the first KV head; the other heads of K follow every kKvBlock rows,
-// and V's behind them.
-template <int D>
-__device__ __forceinline__ bf16* cache_row(const KvCache& cache, int slot, int position) {
-  const int64_t block =
-      cache.block_tables[static_cast<int64_t>(slot) * cache.table_stride + position / kKvBlock];
-  return cache.base + block * cache.block_stride + cache.layer_offset + position % kKvBlock * D;
-}
 
 }  // namespace ion::cuda

@@ -1,5 +1,6 @@
 // What stands between the q, k, v product and attention, for all heads of all rows; and the tables it reads.
 #include <algorithm>
+#include <type_traits>
 
 #include "attention_units.cuh"
 #include "check.h"
@@ -17,7 +18,7 @@ constexpr int kCut = kHeads * kWarps;  // heads of a block
 
 // A warp loads all its heads before it stores one, and before it knows whose they are: nothing that it waits
 // for comes after something else but the rotation's angles and the block's place.
-template <int D>
+template <int D, typename Kv>
 __global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm)
     rope_kv_kernel(const RopeKvArgs args, const KvCache cache, int64_t rows) {
   join_chain();
@@ -31,23 +32,32 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocksPerSm)
     const int head = first + i * kWarps;
     if (head < heads) roped[i] = RopedHead<D>(of_row + head * D);
   }
-  const int slot = args.slots[row], position = args.positions[row];
+  const int slot = args.slots[row], position = args.positions[row], in_block = position % kKvBlock;
   const bool is_last = row + 1 == rows || args.slots[row + 1] != slot;
   if (slot < 0) return;
   const Rotation<D> rotation(args.rotations, position);
-  bf16* of_block = cache_row<D>(cache, slot, position);
+  const int place = cache.block_tables[static_cast<int64_t>(slot) * cache.table_stride + position / kKvBlock];
+  Kv* of_block = static_cast<Kv*>(cache.base) + place * cache.block_stride + cache.layer_offset;
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     const int head = first + i * kWarps, of_cache = head - args.num_heads;
     if (head >= heads) return;
-    bf16* to = of_cache < 0 ? of_row + head * D : of_block + static_cast<int64_t>(of_cache) * kKvBlock * D;
     roped[i].rotate(args, cache.num_kv_heads, head, args.bias != nullptr ? args.bias + head * D : nullptr,
                     rotation);
-    roped[i].store(to);
-    if (of_cache < cache.num_kv_heads || !is_last) continue;
-    // Attention on Hopper weights the rest of the block with 0: it must not be what a broken sequence left.
-    for (int j = 1; j < kKvBlock - position % kKvBlock; ++j) {
-      for (int dim = threadIdx.x % kWarp; dim < D; dim += kWarp) to[j * D + dim] = __float2bfloat16(0.0f);
+    if (of_cache < 0) {
+      roped[i].store(of_row + head * D);
+      continue;
+    }
+    Kv* to = of_block + (of_cache * kKvBlock + in_block) * D;
+    if constexpr (std::is_same_v<Kv, bf16>) {
+      roped[i].store(to);
+      if (of_cache < cache.num_kv_heads || !is_last) continue;
+      // Attention on Hopper weights the rest of the block with 0: it must not be what a broken sequence left.
+      for (int j = 1; j < kKvBlock - in_block; ++j) RopedHead<D>{}.store(to + j * D);
+    } else {
+      const float scale = roped[i].store_codes(to);
+      auto* scales = reinterpret_cast<float*>(of_block + 2 * cache.num_kv_heads * kKvBlock * D);
+      if (threadIdx.x % kWarp == 0) scales[of_cache * kKvBlock + in_block] = scale;
     }
   }
 }
@@ -80,13 +90,18 @@ __global__ void copy_words_kernel(int4* to, const int4* from, int64_t count) {
 
 }  // namespace
 
+int64_t kv_layer_values(int32_t num_kv_heads, int32_t head_dim, bool is_e4m3) {
+  const int64_t scale = is_e4m3 ? static_cast<int64_t>(sizeof(float)) : 0;
+  return 2 * int64_t{num_kv_heads} * kKvBlock * (head_dim + scale);
+}
+
 void rope_kv(const RopeKvArgs& args, const KvCache& cache, int64_t rows, cudaStream_t stream) {
   const int64_t cuts = (args.num_heads + 2 * cache.num_kv_heads + kCut - 1) / kCut;
   const dim3 grid(static_cast<unsigned>(rows * cuts)), block(kWarps * kWarp);
-  const auto launch = [&](auto* kernel) {
-    launch_in_chain("rotation", kernel, grid, block, 0, stream, args, cache, rows);
-  };
-  for_head_dim(args.head_dim, [&](auto dim) { launch(rope_kv_kernel<decltype(dim)::value>); });
+  for_cache(args.head_dim, cache.is_e4m3, [&](auto dim, auto value) {
+    launch_in_chain("rotation", rope_kv_kernel<dim, decltype(value)>, grid, block, 0, stream, args, cache,
+                    rows);
+  });
 }
 
 void rotations(float2* dst, const double* frequencies, int64_t positions, int32_t half, cudaStream_t stream) {

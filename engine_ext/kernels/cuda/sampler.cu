@@ -265,9 +265,7 @@ void sample(const SampleArgs& args, int32_t num_rows, cudaStream_t stream) {
     throw std::runtime_error("sampler: a vocabulary of " + std::to_string(args.vocab) + " is outside [1, " +
                              std::to_string(kMaxVocab) + "]");
   }
-  // Of the current device, and cheap: no flag that would have to know which devices were set up.
-  check(cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
-        "sampler: shared memory");
+  allow_shared(sample_kernel, sizeof(Shared));
   sample_kernel<<<num_rows, kThreads, sizeof(Shared), stream>>>(args);
   check_launch("sampler");
 }

@@ -11,10 +11,6 @@ namespace ion::cuda {
 
 constexpr int kConsumers = kGroups * 128;  // threads
 
-[[maybe_unused]] __device__ __forceinline__ float silu(float x) {
-  return __fdividef(x, 1.0f + __expf(-x));
-}
-
 // Eight tokens, group j, of sixteen weight rows of a warp, the first of which is `row`. A thread's d[0], d[1]
 // are row lane / 4 of tokens 2 (lane % 4) and the next, d[2], d[3] row lane / 4 + 8.
 template <StreamOutput kOutput>

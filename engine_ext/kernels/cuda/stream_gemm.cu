@@ -69,18 +69,10 @@ ChainLaunch launch_of(int32_t blocks, int32_t cluster, cudaStream_t stream) {
 }
 
 template <int TN, bool kIsE4m3>
-void allow_ring() {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(stream_kernel<TN, kIsE4m3>),
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes);
-  check(allowed, "shared memory of a streamed product");
-}
-
-template <int TN, bool kIsE4m3>
 void launch_typed(StreamArgs& args, cudaStream_t stream) {
   constexpr int kStageBytes = kPieceBytes + Ring<TN>::kXBytes + 24;
   constexpr int kStages = (kRingBytes - 1024 - Ring<TN>::kSumBytes - 16) / kStageBytes;
-  allow_ring<TN, kIsE4m3>();
+  allow_shared(stream_kernel<TN, kIsE4m3>, kRingBytes);
   args.stages = kStages;
   const ChainLaunch launch = launch_of(args.cut.blocks, args.cut.splits, stream);
   check(cudaLaunchKernelEx(&launch.config, stream_kernel<TN, kIsE4m3>, args), "streamed product");
@@ -102,7 +94,7 @@ StreamDevice stream_device() {
   int device = 0;
   check(cudaGetDevice(&device), "device");
   check(cudaDeviceGetAttribute(&found.num_sms, cudaDevAttrMultiProcessorCount, device), "device");
-  allow_ring<8, false>();
+  allow_shared(stream_kernel<8, false>, kRingBytes);
   for (int32_t size = 2; size <= kStreamMostSplits; ++size) {
     const ChainLaunch launch = launch_of(size, size, nullptr);
     check(cudaOccupancyMaxActiveClusters(&found.clusters[size], stream_kernel<8, false>, &launch.config),

@@ -10,21 +10,6 @@ namespace ion::cuda {
 
 constexpr int kPieceBytes = kStreamRows * kStreamBytes;
 
-// A place in the ring and the parity of its round.
-struct Stage {
-  uint32_t index = 0, parity;
-
-  __device__ explicit Stage(uint32_t first_parity) : parity(first_parity) {}
-  __device__ void next(uint32_t stages) {
-    if (++index == stages) index = 0, parity ^= 1;
-  }
-  __device__ void skip(uint32_t places, uint32_t stages) {
-    const uint32_t rounds = (index + places) / stages;
-    index += places - rounds * stages;
-    parity ^= rounds & 1;
-  }
-};
-
 template <int TN>
 struct Ring {
   static constexpr int kXBytes = TN * 128;

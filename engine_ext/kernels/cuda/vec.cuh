@@ -59,6 +59,14 @@ __device__ __forceinline__ float power_of_2(float x) {
   return y;
 }
 
+// x / (1 + exp(-x)). As __fdividef(x, 1 + __expf(-x)), without what that does for denormal exponentials:
+// beside 1 they are 0.
+__device__ __forceinline__ float silu(float x) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power_of_2(x * -1.4426950216f)));
+  return x * inverse;
+}
+
 // The sum over all lanes, in every lane; one fixed tree.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
@@ -73,7 +81,25 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-// The sum over the lanes with the same lane % 4.
+// Over four neighbouring lanes, in each of them.
+__device__ __forceinline__ float quad_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
+// Over the lanes with the same lane % 4.
+__device__ __forceinline__ float column_max(float value) {
+#pragma unroll
+  for (int offset = 4; offset < kWarp; offset *= 2)
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+
 __device__ __forceinline__ float column_sum(float value) {
 #pragma unroll
   for (int offset = 4; offset < kWarp; offset *= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);

@@ -46,6 +46,21 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
   } while (is_over == 0);
 }
 
+// A place in a ring of stages and the parity of its round: what a barrier of whoever waits for it has then.
+struct Stage {
+  uint32_t index = 0, parity;
+
+  __device__ explicit Stage(uint32_t first_parity) : parity(first_parity) {}
+  __device__ void next(uint32_t stages) {
+    if (++index == stages) index = 0, parity ^= 1;
+  }
+  __device__ void skip(uint32_t places, uint32_t stages) {
+    const uint32_t rounds = (index + places) / stages;
+    index += places - rounds * stages;
+    parity ^= rounds & 1;
+  }
+};
+
 __device__ __forceinline__ uint64_t evict_first() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -58,34 +73,26 @@ __device__ __forceinline__ uint64_t evict_last() {
   return policy;
 }
 
+#define ION_COPY_BOX(RANK, COORDINATES) \
+  "cp.async.bulk.tensor." RANK          \
+  ".shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {" COORDINATES "}]"
+
+// A box of a view of two dimensions.
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, int column, int row,
                                          uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
-      : "memory");
+  asm volatile(ION_COPY_BOX("2d", "%2, %3") ", [%4], %5;" ::"r"(to), "l"(map), "r"(column), "r"(row),
+               "r"(barrier), "l"(policy)
+               : "memory");
 }
 
-// A block of the cache: a box of a block_view.
-__device__ __forceinline__ void copy_block(uint32_t to, const CUtensorMap* map, int eight, uint32_t barrier,
-                                           uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%2, %2, %2, %3}], [%4], %5;" ::"r"(to),
-      "l"(map), "r"(0), "r"(eight), "r"(barrier), "l"(policy)
-      : "memory");
+// Of four dimensions; `at` from the innermost on.
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, const int (&at)[4],
+                                         uint32_t barrier, uint64_t policy) {
+  asm volatile(ION_COPY_BOX("4d", "%2, %3, %4, %5") ", [%6], %7;" ::"r"(to), "l"(map), "r"(at[0]), "r"(at[1]),
+               "r"(at[2]), "r"(at[3]), "r"(barrier), "l"(policy)
+               : "memory");
 }
-
-// A box of a view of four dimensions (planes_view): 64 dims, rows from `row` on, all that lies in the others.
-__device__ __forceinline__ void copy_planes(uint32_t to, const CUtensorMap* map, int row, uint32_t barrier,
-                                            uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%2, %3, %2, %2}], [%4], %5;" ::"r"(to),
-      "l"(map), "r"(0), "r"(row), "r"(barrier), "l"(policy)
-      : "memory");
-}
+#undef ION_COPY_BOX
 
 // One lane of a warp that is together.
 __device__ __forceinline__ bool is_elected() {

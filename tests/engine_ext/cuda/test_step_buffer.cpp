@@ -176,6 +176,44 @@ TEST(a_window_s_rows_are_cut_by_what_they_see) {
   CHECK(windowed.part_tokens == kSplitTokens && windowed.pieces <= 5);
 }
 
+TEST(prompts_over_bf16_are_one_launch) {
+  const StepContents contents = planned({}, {{0, 0, 100}, {1, 700, 1}, {2, 16, 70}});
+  CHECK(contents.unpacked.empty());
+  CHECK_EQ(contents.prefill_launches.size(), size_t{1});
+  CHECK_EQ(contents.prefill_launches[0].pieces, 4);  // of 64 rows
+  CHECK_EQ(contents.prefill_launches[0].blocks, 0);
+  CHECK_EQ(contents.prefill_pieces.size(), size_t{4});
+  CHECK(planned({}, {{1, 700, 1}}).prefill_launches.empty());
+}
+
+// Of a cache of codes: whole contexts, as many as there is room for.
+TEST(prompts_over_codes_are_unpacked_by_launches) {
+  PlanSizes sizes;
+  sizes.unpacked_blocks = 10;
+  const StepContents contents =
+      planned(sizes, {{4, 0, 100}, {1, 700, 1}, {2, 16, 31}, {3, 0, 2}, {0, 150, 10}});
+  CHECK_EQ(contents.prefill_launches.size(), size_t{3});
+  CHECK_EQ(contents.unpacked.size(), size_t{4});  // decode rows read codes
+  const int32_t spans[] = {2, 1, 1}, blocks[] = {10, 1, 10}, pieces[] = {3, 1, 1};
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK_EQ(contents.prefill_launches[i].unpacked, spans[i]);
+    CHECK_EQ(contents.prefill_launches[i].blocks, blocks[i]);
+    CHECK_EQ(contents.prefill_launches[i].pieces, pieces[i]);
+  }
+  const UnpackSpan wanted[] = {{4, 0, 0, 100}, {2, 7, 16, 47}, {3, 0, 0, 2}, {0, 0, 150, 160}};
+  const StepSizes of_step = contents.sizes();
+  const StepLayout at(of_step);
+  std::vector<int32_t> words(at.total);
+  contents.write(words.data(), at, of_step);
+  for (int i = 0; i < 4; ++i) {
+    const int32_t* found = words.data() + at.unpacked + 4 * i;
+    CHECK_EQ(found[0], wanted[i].slot);
+    CHECK_EQ(found[1], wanted[i].first);
+    CHECK_EQ(found[2], wanted[i].start);
+    CHECK_EQ(found[3], wanted[i].end);
+  }
+}
+
 }  // namespace
 }  // namespace ion::cuda
 

@@ -64,13 +64,13 @@ int64_t variable(const char* name, int64_t fallback) {
 // Rows and bytes of a row; a vector's rows are its elements.
 std::pair<int64_t, int64_t> shape_of(const IonCudaConfig& c, int32_t weight) {
   const int64_t q = int64_t{c.num_heads} * c.head_dim, kv = int64_t{c.num_kv_heads} * c.head_dim;
-  const bool is_e4m3 = c.matrix_type == ION_CUDA_E4M3;
+  const bool is_e4m3 = c.matrix_type == ION_CUDA_E4M3, is_head_e4m3 = c.head_type == ION_CUDA_E4M3;
   const int64_t value = is_e4m3 ? 1 : kBf16;
   switch (weight) {
     case ION_CUDA_EMBEDDING:
       return {c.vocab_size, kBf16 * c.hidden_size};
     case ION_CUDA_HEAD:
-      return {c.is_head_tied ? 0 : c.vocab_size, kBf16 * c.hidden_size};
+      return {c.is_head_tied ? 0 : c.vocab_size, (is_head_e4m3 ? 1 : kBf16) * c.hidden_size};
     case ION_CUDA_QKV:
       return {q + 2 * kv, value * c.hidden_size};
     case ION_CUDA_QKV_BIAS:
@@ -91,9 +91,15 @@ std::pair<int64_t, int64_t> shape_of(const IonCudaConfig& c, int32_t weight) {
     case ION_CUDA_O_SCALE:
     case ION_CUDA_DOWN_SCALE:
       return {is_e4m3 ? c.hidden_size : 0, kFloat};
+    case ION_CUDA_HEAD_SCALE:
+      return {is_head_e4m3 ? c.vocab_size : 0, kFloat};
     default:
       return {c.hidden_size, kFloat};
   }
+}
+
+bool is_of_layer(int32_t weight) {
+  return weight >= ION_CUDA_ATTN_NORM && weight <= ION_CUDA_DOWN_SCALE;
 }
 
 void add_weight(const IonCudaConfig& config, int32_t weight, int32_t layer) {
@@ -171,6 +177,10 @@ int ion_cuda_device(int32_t, IonCudaDevice* out) {
 
 IonCudaModel* ion_cuda_model_create(const IonCudaConfig* config, int32_t, const char* blaslt) {
   if (fails("model_create")) return nullptr;
+  if (config->head_type == ION_CUDA_E4M3 && config->is_head_tied) {
+    error = "a tied head of e4m3";
+    return nullptr;
+  }
   log_.frequencies = list(config->rope_frequencies, config->head_dim / 2);
   log_.windows.clear();
   if (config->windows != nullptr) log_.windows = list(config->windows, config->num_layers);
@@ -180,11 +190,9 @@ IonCudaModel* ion_cuda_model_create(const IonCudaConfig* config, int32_t, const 
   log_.blaslt = blaslt != nullptr ? blaslt : "";
   log_.weights.clear();
   log_.largest_write = 0;
-  for (int32_t weight : {ION_CUDA_EMBEDDING, ION_CUDA_HEAD, ION_CUDA_OUTPUT_NORM})
-    add_weight(*config, weight, 0);
-  for (int32_t layer = 0; layer < config->num_layers; ++layer) {
-    for (int32_t weight = ION_CUDA_ATTN_NORM; weight <= ION_CUDA_DOWN_SCALE; ++weight)
-      add_weight(*config, weight, layer);
+  for (int32_t weight = ION_CUDA_EMBEDDING; weight <= ION_CUDA_HEAD_SCALE; ++weight) {
+    const int32_t num_layers = is_of_layer(weight) ? config->num_layers : 1;
+    for (int32_t layer = 0; layer < num_layers; ++layer) add_weight(*config, weight, layer);
   }
   ++log_.num_models;
   return new IonCudaModel{log_.config};
@@ -197,15 +205,17 @@ void ion_cuda_model_destroy(IonCudaModel* model) {
 
 int64_t ion_cuda_model_bytes(const IonCudaConfig* c) {
   int64_t out = 0;
-  for (int32_t weight = ION_CUDA_EMBEDDING; weight <= ION_CUDA_DOWN_SCALE; ++weight) {
+  for (int32_t weight = ION_CUDA_EMBEDDING; weight <= ION_CUDA_HEAD_SCALE; ++weight) {
     const auto [rows, row_bytes] = shape_of(*c, weight);
-    out += rows * row_bytes * (weight < ION_CUDA_ATTN_NORM ? 1 : c->num_layers);
+    out += rows * row_bytes * (is_of_layer(weight) ? c->num_layers : 1);
   }
   return out;
 }
 
 int64_t ion_cuda_block_bytes(const IonCudaConfig* c) {
-  return int64_t{2} * c->num_layers * c->num_kv_heads * c->head_dim * 16 * kBf16;
+  const bool is_e4m3 = c->kv_type == ION_CUDA_E4M3;
+  const int64_t head_bytes = is_e4m3 ? c->head_dim + kFloat : kBf16 * c->head_dim;
+  return int64_t{2} * c->num_layers * c->num_kv_heads * 16 * head_bytes;
 }
 
 int ion_cuda_model_write(IonCudaModel*, IonCudaWeight weight, int32_t layer, int64_t first_row,

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from ionrouter.engine import _ion
 from tests.support.cuda_double import Double, Weight, bf16, double_path, e4m3, e4m3_floats
+from tests.support.ion_engine import make_engine
 from tests.support.tiny_llama import Array, TinyLlama, json_name, write_gguf, write_safetensors
 
 SHAPE = TinyLlama(num_kv_heads=2, vocab_size=203)
@@ -35,8 +36,8 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Double:
     return Double(path)
 
 
-def load(path: Path, shape: TinyLlama = SHAPE, precision: str = "auto") -> Any:
-    return _ion.CudaModel.load_safetensors([str(path)], shape.config_json(), precision=precision)
+def load(path: Path, shape: TinyLlama = SHAPE, precision: str = "auto", **more: Any) -> Any:
+    return _ion.CudaModel.load_safetensors([str(path)], shape.config_json(), precision=precision, **more)
 
 
 def found_codes(double: Double, weight: Weight, layer: int) -> tuple[Array, Array]:
@@ -219,8 +220,9 @@ def test_scales_of_blocks_become_scales_of_rows(tmp_path: Path, double: Double, 
     assert model.precision == {"auto": "fp8", "bf16": "bf16"}[precision]
 
 
-def test_layers_left_in_bf16_are_quantised_beside_codes_and_a_head_of_codes_is_widened(
-    tmp_path: Path, double: Double
+@pytest.mark.parametrize("head_precision", ["bf16", "fp8"])
+def test_layers_left_in_bf16_are_quantised_beside_codes_and_a_head_of_codes_is_what_it_shall_be(
+    tmp_path: Path, double: Double, head_precision: str
 ) -> None:
     weights, codes = checkpoint(SHAPE, 6)
     plain = SHAPE.weights(6)["blk.0.attn_output.weight"]
@@ -228,12 +230,16 @@ def test_layers_left_in_bf16_are_quantised_beside_codes_and_a_head_of_codes_is_w
     del codes["blk.0.attn_output.weight"]
     weights["output.weight"] = codes["output.weight"] = np.full((203, 64), 0x38, np.uint8)
     scales = {f"{name}_scale": np.full(len(value), 0.5, np.float32) for name, value in codes.items()}
-    load(fp8_file(tmp_path, weights, scales))
+    load(fp8_file(tmp_path, weights, scales), head_precision=head_precision)
     found, found_scales = found_codes(double, Weight.OUTPUT, 0)
     wanted, wanted_scales = e4m3(weights["blk.0.attn_output.weight"])
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(found_scales, wanted_scales)
-    np.testing.assert_array_equal(double.weight(Weight.HEAD), bf16(np.full((203, 64), 0.5, np.float32)))
+    if head_precision == "bf16":
+        np.testing.assert_array_equal(double.weight(Weight.HEAD), bf16(np.full((203, 64), 0.5, np.float32)))
+    else:  # as it lies in the file: quantised anew it would be codes of 448
+        head, head_scales = found_codes(double, Weight.HEAD, 0)
+        assert (head == 0x38).all() and (head_scales == 0.5).all()
 
 
 @pytest.mark.parametrize(
@@ -282,3 +288,68 @@ def test_another_precision_is_refused(tmp_path: Path, double: Double) -> None:
     write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(1), "BF16")
     with pytest.raises(ValueError, match="precision 'int4' is none of auto, bf16, fp8"):
         load(tmp_path / "x.safetensors", precision="int4")
+
+
+def kv_type(double: Double) -> int:
+    return int(double.config().kv_type)
+
+
+def test_kv_is_bf16_unless_asked_otherwise_whatever_the_matrices_are(tmp_path: Path, double: Double) -> None:
+    write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(2), "BF16")
+    for precision in ("auto", "bf16", "fp8"):
+        assert load(tmp_path / "x.safetensors", precision=precision).kv_precision == "bf16"
+        assert kv_type(double) == 0
+        load(tmp_path / "x.safetensors", precision=precision, kv_precision="fp8")
+        assert kv_type(double) == 1
+        assert double.config().matrix_type == (precision == "fp8")
+
+
+@pytest.mark.parametrize("source", ["gguf", "safetensors", "random"])
+def test_kv_of_every_source_may_be_fp8(tmp_path: Path, double: Double, source: str) -> None:
+    """A token and head of K or of V is a byte a value and a float: no more of a block, no less."""
+    write_gguf(tmp_path / "x.gguf", SHAPE, SHAPE.weights(1), TensorType.BF16)
+    write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(1), "BF16")
+
+    def loaded(kv_precision: str) -> Any:
+        if source == "gguf":
+            return _ion.CudaModel.load_gguf(str(tmp_path / "x.gguf"), kv_precision=kv_precision)
+        if source == "random":
+            return _ion.CudaModel.random(SHAPE.config_json(), 3, kv_precision=kv_precision)
+        return load(tmp_path / "x.safetensors", kv_precision=kv_precision)
+
+    heads = 2 * SHAPE.num_layers * SHAPE.num_kv_heads * 16
+    for name, head_bytes in (("bf16", 2 * SHAPE.head_dim), ("fp8", SHAPE.head_dim + 4)):
+        model = loaded(name)
+        assert (model.kv_precision, kv_type(double)) == (name, name == "fp8")
+        assert model.config["kv_block_bytes"] == heads * head_bytes
+        assert model.precision == "bf16"
+
+
+def test_fp8_kv_is_not_an_older_gpu_s(
+    tmp_path: Path, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(1), "BF16")
+    monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "86")
+    with pytest.raises(ValueError, match=r"^kv_precision fp8 wants .* 8.9 or more; Double GPU has 8.6; kv_p"):
+        load(tmp_path / "x.safetensors", kv_precision="fp8")
+    assert load(tmp_path / "x.safetensors", kv_precision="bf16").kv_precision == "bf16"
+    monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "89")
+    assert load(tmp_path / "x.safetensors", kv_precision="fp8").kv_precision == "fp8"
+
+
+@pytest.mark.parametrize("name", ["auto", "e4m3", ""])
+def test_another_precision_of_kv_is_refused(tmp_path: Path, double: Double, name: str) -> None:
+    write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(1), "BF16")
+    with pytest.raises(ValueError, match=f"kv_precision '{name}' is none of bf16, fp8"):
+        load(tmp_path / "x.safetensors", kv_precision=name)
+
+
+def test_fp8_kv_has_more_blocks_in_the_same_memory(tmp_path: Path, double: Double) -> None:
+    write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(1), "BF16")
+    for name, head_bytes in (("bf16", 2 * SHAPE.head_dim), ("fp8", SHAPE.head_dim + 4)):
+        model = load(tmp_path / "x.safetensors", kv_precision=name)
+        engine = make_engine(model, kv_memory_bytes=1 << 20, max_running=4)
+        stats = engine.stats()
+        engine.close()
+        block_bytes = 2 * SHAPE.num_layers * SHAPE.num_kv_heads * 16 * head_bytes
+        assert (stats["blocks_total"], stats["block_bytes"]) == ((1 << 20) // block_bytes, block_bytes)

@@ -29,9 +29,9 @@ void fail_next(const char* name) {
   reinterpret_cast<void (*)(const char*)>(symbol("cuda_double_fail"))(name);
 }
 
-std::shared_ptr<const CudaModel> model() {
+std::shared_ptr<const CudaModel> model(CudaFormat kv_precision = CudaFormat::bf16) {
   setenv("IONROUTER_CUDA_LIBRARY", CUDA_DOUBLE, 1);
-  return CudaModel::load_gguf(std::getenv("ION_TEST_MODEL"), {.threads = 2});
+  return CudaModel::load_gguf(std::getenv("ION_TEST_MODEL"), {.threads = 2, .kv_precision = kv_precision});
 }
 
 struct Rig {
@@ -255,6 +255,17 @@ TEST(unasked_a_runner_takes_nine_tenths_of_what_is_free_or_what_all_slots_can_fi
   CHECK(kv_bytes <= 360000 && kv_bytes > 200000);  // some of the free bytes are for a step's activations
   CHECK_THROWS(MemoryShort, caps_with("400000", 4096), "KV cache on Double GPU", "400000 available");
   unsetenv("CUDA_DOUBLE_FREE_BYTES");
+}
+
+TEST(blocks_of_fp8_kv_are_counted_as_small_as_they_are) {
+  const RunnerOptions options{.kv_memory_bytes = 1 << 20, .tier_bytes = 1 << 20};
+  const CudaRunner wide(model(), options), narrow(model(CudaFormat::fp8), options);
+  const int64_t head_dim = log().config.head_dim;
+  CHECK_EQ(log().config.kv_type, static_cast<int32_t>(ION_CUDA_E4M3));
+  CHECK_EQ(narrow.caps().block_bytes * 2 * head_dim, wide.caps().block_bytes * (head_dim + 4));
+  CHECK_EQ(log().options.num_blocks, static_cast<int32_t>((1 << 20) / narrow.caps().block_bytes));
+  CHECK_EQ(log().options.num_host_blocks, log().options.num_blocks);
+  CHECK(narrow.caps().num_blocks > wide.caps().num_blocks);
 }
 
 TEST(a_tier_in_a_file_is_refused) {
