@@ -2,10 +2,12 @@
 
 python tests/device/profile_steps.py LIBRARY SHAPE [--precision fp8-kv8] STEP ...
 
-STEP: `d64`, steps of 64 decode rows; `p2x4096`, a step of two whole prompts of 4,096 tokens. A kernel's own
-time runs from the end of the one that ended before it to its end: kernels of a chain of dependent launches
-overlap, so what each took from start to end (`run`) adds up to more than the step. A kernel that comes
-several times in a layer has a line for each: `2/4` is the second of four.
+STEP: `d64`, steps of 64 decode rows; `d8x4000`, the same with prompts of 4,000 tokens behind them; `p2x4096`,
+a step of two whole prompts of 4,096 tokens; `m9x8192`, the step in which the ninth prompt of 8,192 tokens
+comes, beside the decode rows of those before it. A kernel's own time runs from the end of the one that ended
+before it to its end: kernels of a chain of dependent launches overlap, so what each took from start to end
+(`run`) adds up to more than the step. A kernel that comes several times in a layer has a line for each: `2/4`
+is the second of four.
 """
 
 from __future__ import annotations
@@ -102,9 +104,9 @@ def main() -> None:
             number, _, size = step[1:].partition("x")
             length = int(size) if size else DECODE_PROMPT
             prompts = [[rng.randrange(shape.vocab_size) for _ in range(length)] for _ in range(int(number))]
-            is_decode = step.startswith("d")
-            steps = steps_of(kernels_of(runner, prompts, DECODE_STEPS if is_decode else 3))
-            shown = steps[-12:-2] if is_decode else steps[:1]
+            count = {"d": DECODE_STEPS, "p": 3, "m": len(prompts) + 1}[step[0]]
+            steps = steps_of(kernels_of(runner, prompts, count))
+            shown = {"d": steps[-12:-2], "p": steps[:1], "m": steps[len(prompts) - 1 : len(prompts)]}[step[0]]
             report(f"{args.shape}, {args.precision}, {step}", shown, shape.num_layers)
 
 
