@@ -61,6 +61,7 @@ TEST(sequences_with_and_without_grammar_share_steps_preemptions_and_prefixes) {
     rig::Rig rig(setup);
     Keeper keeper(rig.engine(), every_third, 100);
     std::vector<std::pair<uint64_t, oracle::Output>> sent;
+    rig.runner().pause();  // until all are there, so that they run side by side
     for (int i = 0; i < 12; ++i) {
       ion::SubmitParams params =
           rig::request(1 + random() % 12, random() % 4, 1 + static_cast<int32_t>(random() % 20));
@@ -68,6 +69,7 @@ TEST(sequences_with_and_without_grammar_share_steps_preemptions_and_prefixes) {
       const oracle::Output want = rig.expected(params);
       sent.push_back({rig.engine().submit(params), want});
     }
+    rig.runner().resume();
     for (const auto& [id, want] : sent) CHECK_EQ(rig.answer(id).output, want);
     CHECK(rig.gets_all_blocks_back());
     CHECK(!keeper.was_out_of_turn());
