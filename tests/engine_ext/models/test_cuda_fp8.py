@@ -325,23 +325,28 @@ def test_kv_of_every_source_may_be_fp8(tmp_path: Path, double: Double, source: s
         assert model.precision == "bf16"
 
 
-def test_fp8_kv_is_not_an_older_gpu_s(
-    tmp_path: Path, double: Double, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("option", ["head_precision", "kv_precision"])
+def test_neither_fp8_head_nor_kv_is_an_older_gpu_s(
+    tmp_path: Path, double: Double, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(1), "BF16")
     monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "86")
-    with pytest.raises(ValueError, match=r"^kv_precision fp8 wants .* 8.9 or more; Double GPU has 8.6; kv_p"):
-        load(tmp_path / "x.safetensors", kv_precision="fp8")
-    assert load(tmp_path / "x.safetensors", kv_precision="bf16").kv_precision == "bf16"
+    wants = f"^{option} fp8 wants .* 8.9 or more; Double GPU has 8.6; {option}: bf16 computes there"
+    with pytest.raises(ValueError, match=wants):
+        load(tmp_path / "x.safetensors", **{option: "fp8"})
+    assert getattr(load(tmp_path / "x.safetensors", **{option: "bf16"}), option) == "bf16"
     monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "89")
-    assert load(tmp_path / "x.safetensors", kv_precision="fp8").kv_precision == "fp8"
+    assert getattr(load(tmp_path / "x.safetensors", **{option: "fp8"}), option) == "fp8"
 
 
+@pytest.mark.parametrize("option", ["head_precision", "kv_precision"])
 @pytest.mark.parametrize("name", ["auto", "e4m3", ""])
-def test_another_precision_of_kv_is_refused(tmp_path: Path, double: Double, name: str) -> None:
+def test_another_precision_of_head_or_kv_is_refused(
+    tmp_path: Path, double: Double, option: str, name: str
+) -> None:
     write_safetensors(tmp_path / "x.safetensors", SHAPE.weights(1), "BF16")
-    with pytest.raises(ValueError, match=f"kv_precision '{name}' is none of bf16, fp8"):
-        load(tmp_path / "x.safetensors", kv_precision=name)
+    with pytest.raises(ValueError, match=f"{option} '{name}' is none of bf16, fp8"):
+        load(tmp_path / "x.safetensors", **{option: name})
 
 
 def test_fp8_kv_has_more_blocks_in_the_same_memory(tmp_path: Path, double: Double) -> None:

@@ -132,23 +132,3 @@ def test_what_is_not_finite_is_refused_by_name(tmp_path: Path, double: Double, s
     with pytest.raises(ValueError, match=f"tensor '{name}' holds values that are not finite"):
         load(tmp_path / "x.safetensors", shape, head_precision="fp8")
     assert load(tmp_path / "x.safetensors", shape).head_precision == "bf16"
-
-
-def test_an_fp8_head_is_not_an_older_gpu_s(
-    tmp_path: Path, double: Double, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_safetensors(tmp_path / "x.safetensors", OWN.weights(1), "BF16")
-    monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "86")
-    wants = r"^head_precision fp8 wants .* 8.9 or more; Double GPU has 8.6; head_precision: bf16 computes"
-    with pytest.raises(ValueError, match=wants):
-        load(tmp_path / "x.safetensors", head_precision="fp8")
-    assert load(tmp_path / "x.safetensors", head_precision="bf16").head_precision == "bf16"
-    monkeypatch.setenv("CUDA_DOUBLE_COMPUTE", "89")
-    assert load(tmp_path / "x.safetensors", head_precision="fp8").head_precision == "fp8"
-
-
-@pytest.mark.parametrize("name", ["auto", "e4m3", ""])
-def test_another_precision_of_the_head_is_refused(tmp_path: Path, double: Double, name: str) -> None:
-    write_safetensors(tmp_path / "x.safetensors", OWN.weights(1), "BF16")
-    with pytest.raises(ValueError, match=f"head_precision '{name}' is none of bf16, fp8"):
-        load(tmp_path / "x.safetensors", head_precision=name)
