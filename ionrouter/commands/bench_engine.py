@@ -17,6 +17,7 @@ from ionrouter.benchmark.engine_report import Report, as_json, markdown, rows_of
 from ionrouter.benchmark.engine_workloads import chosen, workloads
 from ionrouter.benchmark.stream_load import Plan
 from ionrouter.commands.bench import tell
+from ionrouter.engine.loading import PRECISIONS
 from ionrouter.engine.random_model import write_folder
 from ionrouter.engine.sources import LocalPath, RandomModel, parse_source
 from ionrouter.errors import ConfigError
@@ -53,23 +54,18 @@ def run(asked: Asked, cache: Path) -> int:
     wanted = chosen(asked.workloads, asked.scale)
     weights = _weights(asked)
     settings: dict[str, Any] = {"weights": weights, "device": asked.device, "max_running": asked.max_running}
-    settings |= {name: "fp8" for name in _fp8(asked)}
-    if asked.precision == "bf16":
-        settings["precision"] = "bf16"
+    precisions = {name: getattr(asked, name) for name in PRECISIONS}  # by the names of an endpoint's options
+    settings |= precisions
     if asked.threads is not None:
         settings["threads"] = asked.threads
     offline = {**settings, "kv_memory_bytes": _kv_bytes(asked.kv_memory)}
     told = _offline(offline, [asdict(each) for each in wanted], asked.rounds, cache)
-    machine = {**told[0]["machine"], "version": ionrouter.__version__, "fp8": _fp8(asked)}
+    machine = {**told[0]["machine"], "version": ionrouter.__version__}
+    machine["fp8"] = [name for name, precision in precisions.items() if precision == "fp8"]
     report = Report(weights, machine, asked.scale, asked.rounds, *rows_of(told))
     _serve(report, {**settings, "kv_memory": asked.kv_memory}, asked, streams)
     print(json.dumps(as_json(report), indent=1) if asked.as_json else markdown(report))
     return 0
-
-
-def _fp8(asked: Asked) -> list[str]:
-    """Options, of the command line as of an endpoint, that ask for it."""
-    return [name for name in ("precision", "head_precision", "kv_precision") if getattr(asked, name) == "fp8"]
 
 
 def _streams(text: str) -> list[int]:

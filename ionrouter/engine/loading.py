@@ -24,7 +24,7 @@ from ionrouter.errors import ConfigError
 
 Read = TypeVar("Read")
 
-_PRECISIONS = ("precision", "head_precision", "kv_precision")  # settings, and what came of them
+PRECISIONS = ("precision", "head_precision", "kv_precision")  # settings, and what came of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def device_of(settings: EngineSettings) -> Device:
         settings.device,
         numerics=settings.numerics,
         kv_tier_folder=settings.kv_tier_folder,
-        fp8=[name for name in _PRECISIONS if getattr(settings, name) == "fp8"],
+        fp8=[name for name in PRECISIONS if getattr(settings, name) == "fp8"],
         place=settings.place,
     )
 
@@ -192,7 +192,7 @@ def _random(source: RandomModel, config_json: str, settings: EngineSettings, dev
 
 def _on_cuda(load: Callable[..., Any], settings: EngineSettings, *files_and_threads: Any) -> Any:
     try:
-        precisions = {name: getattr(settings, name) for name in _PRECISIONS}
+        precisions = {name: getattr(settings, name) for name in PRECISIONS}
         return load(*files_and_threads, cublas_lt_path(), **precisions)
     except RuntimeError as error:  # of the GPU; what is wrong with the files is a ValueError
         raise ConfigError(str(error)) from error
@@ -233,5 +233,5 @@ def _loaded(
     numerics = _numerics_on_cuda(model, settings) if is_cuda else settings.numerics
     what = settings.weights if settings.weights.startswith("random:") else path.resolve()
     identity = f"{settings.sha256 or what}:{numerics}"
-    precisions = {name: getattr(model, name) for name in _PRECISIONS} if is_cuda else {}
+    precisions = {name: getattr(model, name) for name in PRECISIONS} if is_cuda else {}
     return LoadedModel(model, device, model.config, tokenizer, template, identity, **precisions)
