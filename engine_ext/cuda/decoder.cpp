@@ -94,8 +94,9 @@ struct Decoder::Layout {
     last = take(last_rows * hidden * half);
     last_codes = take(config.is_head_e4m3 ? last_rows * hidden : 0);
     last_scales = take(config.is_head_e4m3 ? last_rows * static_cast<int64_t>(sizeof(float)) : 0);
-    partial = take(4 * attention_partial_floats(launch_pieces(limits), config.num_heads, config.num_kv_heads,
-                                                config.head_dim));
+    const int64_t decode_floats = attention_partial_floats(launch_pieces(limits), config.num_heads,
+                                                           config.num_kv_heads, config.head_dim);
+    partial = take(4 * std::max(decode_floats, prefill_partial_floats(num_sms, config.head_dim)));
     arrivals = take(4 * units * decode_rows(limits));
     rotations = take(int64_t{limits.context_length} * config.head_dim * 4);
     tables = take(int64_t{limits.max_slots} * stride_of(limits) * 4);
@@ -127,9 +128,10 @@ DecoderBatch batch_of(const int32_t* step, const StepSizes& sizes, const StepCon
   batch.plan.decode_pieces = reinterpret_cast<const Piece*>(step + at.decode_pieces);
   batch.plan.prefill_pieces = reinterpret_cast<const Piece*>(step + at.prefill_pieces);
   batch.plan.counts = step + at.counts;
-  batch.num_decode_rows = contents.num_decode_rows();
   batch.num_decode_pieces = sizes.decode_pieces;
-  batch.num_prefill_pieces = sizes.prefill_pieces;
+  batch.width = contents.width;
+  batch.first_rotated = contents.first_rotated;
+  batch.num_rotated = contents.num_rotated;
   batch.decode_launches = contents.decode_launches;
   batch.prefill_launches = contents.prefill_launches;
   batch.unpacked = reinterpret_cast<const UnpackSpan*>(step + at.unpacked);

@@ -31,9 +31,10 @@ struct DecoderBatch {
   const int32_t* slots = nullptr;      // [num_rows]
   const int32_t* positions = nullptr;  // [num_rows]
   AttentionPlan plan;
-  int64_t num_decode_rows = 0;                            // spans of one token
-  int64_t num_decode_pieces = 0, num_prefill_pieces = 0;  // bounds: the plan's own counts rule
-  std::span<const int32_t> decode_launches;               // as in StepContents, and so the next two
+  int64_t num_decode_pieces = 0;          // a bound: the plan's own count rules
+  DecodeWidth width = DecodeWidth::four;  // as in StepContents, and so the next
+  int64_t first_rotated = 0, num_rotated = 0;
+  std::span<const int32_t> decode_launches;
   std::span<const PrefillLaunch> prefill_launches;
   bool has_chunks = false;
   const UnpackSpan* unpacked = nullptr;
@@ -86,7 +87,6 @@ class Decoder {
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
               int64_t k, cudaStream_t stream, const StreamNext& next = {});
   bool is_fused(int64_t rows) const;
-  DecodeWidth width_of(const DecoderBatch& batch) const;
   void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void attend_prompts(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
                       cudaStream_t stream);

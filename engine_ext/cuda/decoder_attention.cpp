@@ -1,16 +1,33 @@
 // Attention of a pass: how its rows are cut, and which kernels take the pieces.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "cuda/decoder.h"
 
 namespace ion::cuda {
 namespace {
 
-constexpr int64_t kWideRows = 16;      // up to so many, decode attention takes more warps a block ...
-constexpr int32_t kWideHidden = 2048;  // ... in models of this width (measured: docs/performance.md)
-// Of deterministic attention: another number of warps would add up in another order.
-constexpr DecodeWidth kFixedWidth = DecodeWidth::four;
+constexpr int32_t kLargeHidden = 2048;  // PlanSizes::is_large (measured: docs/performance.md)
+
+// What a plan's steps have no say in.
+std::optional<DecodeWidth> fixed_width(const DecoderLimits& limits, bool has_ring) {
+  switch (limits.decode_warps) {
+    case -1:
+      return has_ring ? DecodeWidth::ring : DecodeWidth::one;
+    case 1:
+      return DecodeWidth::one;
+    case 2:
+      return DecodeWidth::two;
+    case 4:
+      return DecodeWidth::four;
+    default:
+      break;
+  }
+  // Another number of warps would add up in another order.
+  if (limits.is_deterministic) return DecodeWidth::four;
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -25,6 +42,12 @@ PlanSizes Decoder::plan_sizes() const {
   sizes.decode_units = attention_decode_units(config.num_heads, config.num_kv_heads);
   sizes.num_sms = num_sms_;
   sizes.has_ring = has_ring_;
+  sizes.is_large = config.hidden_size >= kLargeHidden;
+  sizes.width = fixed_width(limits_, has_ring_);
+  sizes.prefill_units = prefill_units(config.num_heads, config.num_kv_heads);
+  for (int32_t cuts = 2; cuts <= kMostCuts && is_wide_prefill_; ++cuts) {
+    sizes.prefill_room[cuts] = prefill_room(config.head_dim, cuts);
+  }
   sizes.is_deterministic = limits_.is_deterministic;
   sizes.pieces_a_launch = pieces_a_launch_;
   sizes.unpacked_blocks = unpacked_blocks_;
@@ -44,31 +67,6 @@ KvCache Decoder::cache_of(int64_t layer) const {
   return cache;
 }
 
-DecodeWidth Decoder::width_of(const DecoderBatch& batch) const {
-  const bool is_decode = batch.num_prefill_pieces == 0;
-  switch (limits_.decode_warps) {
-    case -1:
-      return has_ring_ && is_decode ? DecodeWidth::ring : DecodeWidth::one;
-    case 1:
-      return DecodeWidth::one;
-    case 2:
-      return DecodeWidth::two;
-    case 4:
-      return DecodeWidth::four;
-    default:
-      break;
-  }
-  if (limits_.is_deterministic) return kFixedWidth;
-  const Config& config = model_.config();
-  // A graph's rows are padded, and it serves any number of them.
-  const int64_t rows = is_decode ? batch.num_rows : batch.num_decode_rows;
-  // Few rows of a large layer: the products leave attention time to be short rather than resident beside
-  // them.
-  if (is_decode && rows <= kWideRows && config.hidden_size >= kWideHidden) return DecodeWidth::eight;
-  return decode_width(rows * attention_decode_units(config.num_heads, config.num_kv_heads), num_sms_,
-                      has_ring_ && is_decode);
-}
-
 // qkv_ -> the layer's cache and mixed_
 void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
@@ -85,9 +83,13 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   rope.num_heads = config.num_heads;
   rope.head_dim = config.head_dim;
   rope.eps = config.rms_eps;
-  // Attention does it where no row sees another of this pass.
-  const bool is_alone = batch.num_prefill_pieces == 0 && !batch.has_chunks;
-  if (!is_alone) rope_kv(rope, cache, batch.num_rows, stream);
+  if (batch.num_rotated > 0) {
+    RopeKvArgs rotated = rope;
+    rotated.qkv += batch.first_rotated * config.qkv_size();
+    rotated.slots += batch.first_rotated;
+    rotated.positions += batch.first_rotated;
+    rope_kv(rotated, cache, batch.num_rotated, stream);
+  }
 
   AttentionArgs args{};
   args.dst = mixed_;
@@ -100,7 +102,10 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   args.awaits_rows = batch.has_chunks;
   args.partial = partial_;
   args.arrivals = arrivals_;
-  if (batch.num_decode_pieces > 0) attend_decode(args, cache, batch, is_alone ? &rope : nullptr, stream);
+  if (batch.num_decode_pieces > 0) {
+    const bool are_rotated = batch.num_rotated == batch.num_rows;
+    attend_decode(args, cache, batch, are_rotated ? nullptr : &rope, stream);
+  }
   attend_prompts(args, cache, batch, stream);
 }
 
@@ -120,7 +125,7 @@ void Decoder::attend_prompts(const AttentionArgs& args, const KvCache& cache, co
     unpack_kv(unpacked_, unpacked_tables_, cache, unpacked, launch.blocks, args.window, args.head_dim,
               stream);
     if (is_wide_prefill_) {
-      attention_prefill_wide(args, read, plan, kv_view_, launch.pieces, num_sms_, stream);
+      attention_prefill_wide(args, read, plan, kv_view_, launch.pieces, launch.cuts, num_sms_, stream);
     } else {
       attention_prefill(args, read, plan, launch.pieces, stream);
     }
@@ -136,7 +141,7 @@ void Decoder::attend_decode(const AttentionArgs& args, const KvCache& cache, con
       batch.decode_launches.empty() ? std::span(&all, 1) : batch.decode_launches;
   AttentionPlan plan = batch.plan;
   for (const int32_t pieces : launches) {
-    attention_decode(args, cache, plan, rope, &kv_planes_, pieces, num_sms_, width_of(batch), stream);
+    attention_decode(args, cache, plan, rope, &kv_planes_, pieces, num_sms_, batch.width, stream);
     plan.decode_pieces += pieces;
     plan.counts += 4;
   }

@@ -55,13 +55,13 @@ Config::Config(const IonCudaConfig& from)
   require(hidden_size % 8 == 0 && ffn_size % 8 == 0, "hidden and feed-forward sizes must be multiples of 8");
   require(from.matrix_type == ION_CUDA_BF16 || is_e4m3, "no such type of matrices");
   require(!is_e4m3 || (hidden_size % 16 == 0 && ffn_size % 16 == 0),
-          "with fp8 the hidden and feed-forward sizes must be multiples of 16");
+          "precision fp8: the hidden and feed-forward sizes must be multiples of 16");
   require(from.head_type == ION_CUDA_BF16 || is_head_e4m3, "no such type of the head");
-  require(!is_head_e4m3 || !is_head_tied, "a head of fp8 is not the embedding");
+  require(!is_head_e4m3 || !is_head_tied, "head_precision fp8: such a head is not the embedding");
   require(!is_head_e4m3 || (hidden_size % 16 == 0 && vocab_size % 16 == 0),
-          "with an fp8 head the hidden size and the vocabulary must be multiples of 16");
+          "head_precision fp8: the hidden size and the vocabulary must be multiples of 16");
   require(from.kv_type == ION_CUDA_BF16 || is_kv_e4m3, "no such type of the KV cache");
-  require(!is_kv_e4m3 || is_e4m3_kv_shape(head_dim), "an fp8 KV cache needs a head_dim of 64 or 128");
+  require(!is_kv_e4m3 || is_e4m3_kv_shape(head_dim), "kv_precision fp8: head_dim must be 64 or 128");
   require(from.rope_frequencies != nullptr, "rope_frequencies are missing");
   rope_frequencies.assign(from.rope_frequencies, from.rope_frequencies + head_dim / 2);
   if (from.windows != nullptr) windows.assign(from.windows, from.windows + num_layers);

@@ -98,7 +98,7 @@ Runner::Runner(const Model& model, const IonCudaOptions& options)
 Runner::~Runner() {
   cudaSetDevice(model_.device());
   cudaStreamSynchronize(stream_);
-  for (auto& [rows, graph] : graphs_) {
+  for (auto& [key, graph] : graphs_) {
     if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
   }
   for (const cudaEvent_t event : begun_) cudaEventDestroy(event);

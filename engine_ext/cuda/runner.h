@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/decoder.h"
@@ -103,7 +104,7 @@ class Runner {
   DeviceMemory step_;      // the step being run
   DeviceMemory device_samples_, slot_sampling_, logits_, adjusted_, generated_, prompt_seen_;
   DeviceMemory device_masks_;
-  std::map<int64_t, Graph> graphs_;  // by rows
+  std::map<std::pair<int64_t, DecodeWidth>, Graph> graphs_;  // by rows, and what attends to them
   std::vector<int32_t> polled_slots_;
   PlanSizes plan_sizes_;
 };

@@ -91,11 +91,11 @@ void Runner::run_eager(const InFlight& step) {
   forward(step.padded, step.padded.decode_pieces, step.contents);
 }
 
-// Captured when a number of rows comes for the second time.
+// Captured when a number of rows, with a width, comes for the second time.
 void Runner::run_graph(const InFlight& step) {
   StepSizes sizes = step.padded;
   sizes.decode_pieces = 0;  // their number is the buffer's to say, and they are its last part
-  Graph& graph = graphs_[sizes.rows];
+  Graph& graph = graphs_[{sizes.rows, step.contents.width}];
   if (!graph.was_run) {
     graph.was_run = true;
     forward(sizes, step.padded.decode_pieces, step.contents);

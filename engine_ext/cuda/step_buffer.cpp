@@ -18,9 +18,13 @@ void put_padded(int32_t* to, const std::vector<int32_t>& from, int64_t size, int
   std::fill(to + from.size(), to + size, padding);
 }
 
-// Of a span of one token.
+// Of a span's first token.
+int32_t first_seen(const PlanSizes& sizes, const Span& span) {
+  return sizes.window > 0 ? std::max(0, span.start - sizes.window + 1) : 0;
+}
+
 int32_t first_part(const PlanSizes& sizes, const Span& span, int32_t part_tokens) {
-  return (sizes.window > 0 ? std::max(0, span.start - sizes.window + 1) : 0) / part_tokens;
+  return first_seen(sizes, span) / part_tokens;
 }
 
 // The decode rows of a step, by the length of their pieces.
@@ -35,7 +39,10 @@ class DecodeRows {
         longest_ = std::max(longest_, span.start + 1);
       }
     }
+    width_ = best_width();
   }
+
+  DecodeWidth width() const { return width_; }
 
   // Pieces of all rows may be resident in so many rounds of the device's blocks, one behind the other: the
   // length that takes the least time, which is each round's piece and what it costs to begin it.
@@ -43,11 +50,9 @@ class DecodeRows {
     if (longest_ <= kWholeTokens) return kWholeTokens;
     if (sizes_.most_pieces > 0) return least_length(sizes_.most_pieces);
     const int64_t rows = std::ssize(rows_);
-    const DecodeWidth width =
-        decode_width(rows * sizes_.decode_units, sizes_.num_sms, sizes_.has_ring && is_alone_);
     const int64_t resident =
-        std::max<int64_t>(1, resident_pieces(width, sizes_.num_sms) / sizes_.decode_units);
-    const int32_t begin = width == DecodeWidth::ring ? kRingBeginTokens : kBeginTokens;
+        std::max<int64_t>(1, resident_pieces(width_, sizes_.num_sms) / sizes_.decode_units);
+    const int32_t begin = width_ == DecodeWidth::ring ? kRingBeginTokens : kBeginTokens;
     const int64_t fewest = (rows + resident - 1) / resident;
     int32_t best = 0;
     int64_t least = 0;
@@ -61,6 +66,7 @@ class DecodeRows {
 
  private:
   static constexpr int64_t kMostRounds = 4;
+  static constexpr int64_t kLargeRows = 16;  // up to so many are few for DecodeWidth::eight
   // What it costs to begin a piece and to bring it together with the others, in tokens read meanwhile
   // (measured: docs/decisions/0050-long-rows-in-even-pieces.md).
   static constexpr int32_t kBeginTokens = 384, kRingBeginTokens = 256;
@@ -69,6 +75,19 @@ class DecodeRows {
   std::vector<Span> rows_;
   int32_t longest_ = 0;
   bool is_alone_ = true;  // no prompt beside them
+  DecodeWidth width_ = DecodeWidth::four;
+
+  DecodeWidth best_width() const {
+    if (sizes_.width.has_value()) return *sizes_.width;
+    const int64_t rows = std::ssize(rows_);
+    int64_t tokens = 0;
+    for (const Span& row : rows_) tokens += row.start + 1 - first_seen(sizes_, row);
+    const DecodeWidth width = decode_width(rows * sizes_.decode_units, tokens * sizes_.decode_units,
+                                           sizes_.num_sms, sizes_.has_ring);
+    // The products of a large layer leave attention time to be short rather than resident beside them.
+    const bool is_few = sizes_.is_large && is_alone_ && rows <= kLargeRows;
+    return is_few && width != DecodeWidth::ring ? DecodeWidth::eight : width;
+  }
 
   int64_t pieces_of(int32_t length) const {
     int64_t count = 0;
@@ -93,10 +112,6 @@ class DecodeRows {
 
 }  // namespace
 
-int64_t StepContents::num_decode_rows() const {
-  return std::count_if(spans.begin(), spans.end(), [](const Span& span) { return span.count == 1; });
-}
-
 // The pieces of a row, in order.
 void StepContents::add_pieces(const PlanSizes& sizes, int32_t index) {
   const Span& row = spans[index];
@@ -107,7 +122,9 @@ void StepContents::add_pieces(const PlanSizes& sizes, int32_t index) {
 
 void StepContents::plan(const PlanSizes& sizes) {
   if (sizes.is_deterministic) return plan_tokens(sizes);
-  part_tokens = DecodeRows(sizes, spans).best_length();
+  const DecodeRows rows(sizes, spans);
+  part_tokens = rows.best_length();
+  width = rows.width();
   for (size_t i = 0; i < spans.size(); ++i) {
     const Span& span = spans[i];
     const auto index = static_cast<int32_t>(i);
@@ -117,6 +134,36 @@ void StepContents::plan(const PlanSizes& sizes) {
     }
     add_prompt(sizes, index);
   }
+  cut_prompts(sizes);
+  find_rotated();
+}
+
+// A block goes through its piece's tokens alone, and is all that its multiprocessor has: where there are few
+// pieces, the others take a share.
+void StepContents::cut_prompts(const PlanSizes& sizes) {
+  constexpr int32_t kLeastTiles = 2;  // of a cut: to bring them together takes about as long
+  for (PrefillLaunch& launch : prefill_launches) {
+    const int32_t blocks = launch.pieces * sizes.prefill_units;
+    int32_t cuts = std::min(kMostCuts, launch.longest / kWideTileTokens / kLeastTiles);
+    while (cuts > 1 && blocks > sizes.prefill_room[cuts]) --cuts;
+    launch.cuts = std::max(1, cuts);
+  }
+}
+
+// Beside prompts, whose rows have to be rotated first, only the ring is faster with rows of its own to
+// rotate; which lie together, before or behind those of the prompts.
+void StepContents::find_rotated() {
+  int64_t first = std::ssize(ids), end = 0, count = 0;
+  for (const Span& span : spans) {
+    if (span.count == 1) continue;
+    first = std::min<int64_t>(first, span.first_row);
+    end = std::max<int64_t>(end, span.first_row + span.count);
+    count += span.count;
+  }
+  if (count == 0) return;
+  const bool is_whole = width != DecodeWidth::ring || end - first > count;
+  first_rotated = is_whole ? 0 : first;
+  num_rotated = is_whole ? std::ssize(ids) : count;
 }
 
 void StepContents::add_prompt(const PlanSizes& sizes, int32_t index) {
@@ -127,6 +174,7 @@ void StepContents::add_prompt(const PlanSizes& sizes, int32_t index) {
     prefill_launches.emplace_back();
   }
   PrefillLaunch& launch = prefill_launches.back();
+  launch.longest = std::max(launch.longest, end - first_seen(sizes, span));
   if (blocks > 0) {
     unpacked.push_back({span.slot, launch.blocks, span.start, end});
     ++launch.unpacked;
@@ -146,8 +194,10 @@ void StepContents::plan_tokens(const PlanSizes& sizes) {
     }
   }
   has_chunks = tokens.size() > spans.size();
+  num_rotated = has_chunks ? std::ssize(ids) : 0;
   spans = std::move(tokens);
   part_tokens = kSplitTokens;
+  width = sizes.width.value_or(width);
   int64_t of_launch = 0;
   for (size_t i = 0; i < spans.size(); ++i) {
     const auto before = std::ssize(decode_pieces);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/kernels.h"
@@ -51,11 +53,15 @@ struct StepLayout {
 struct PlanSizes {
   int32_t packed_heads = 1;             // query heads that share a packed row's token: kernels.h, Piece
   int32_t prefill_rows = kPrefillRows;  // packed rows of a piece
-  int32_t window = 0;                   // the widest of the layers', 0 where one sees all
-  int32_t decode_units = 1;             // attention_decode_units
+  int32_t prefill_units = 1;
+  std::array<int32_t, kMostCuts + 1> prefill_room{};  // by cuts, from 2 on; 0: pieces are not cut
+  int32_t window = 0;                                 // the widest of the layers', 0 where one sees all
+  int32_t decode_units = 1;                           // attention_decode_units
   int32_t num_sms = 1;
-  bool has_ring = false;    // DecodeWidth::ring, for steps without prompts
-  int64_t most_pieces = 0;  // of decode rows that may be cut; 0: as many as keep the device busy
+  bool has_ring = false;             // DecodeWidth::ring
+  bool is_large = false;             // few rows without a prompt beside them: DecodeWidth::eight
+  std::optional<DecodeWidth> width;  // of any plan
+  int64_t most_pieces = 0;           // of decode rows that may be cut; 0: as many as keep the device busy
   // Every token is a decode row of its own, cut every kSplitTokens: how it is computed follows from its
   // position alone.
   bool is_deterministic = false;
@@ -65,9 +71,11 @@ struct PlanSizes {
   int32_t unpacked_blocks = 0;
 };
 
-// A launch of attention for prompts: whole spans, and what is unpacked for them.
+// A launch of attention for prompts: whole spans, how often their pieces are cut, and what is unpacked for
+// them.
 struct PrefillLaunch {
-  int32_t pieces = 0, unpacked = 0, blocks = 0;  // unpacked: spans
+  int32_t pieces = 0, cuts = 1, unpacked = 0, blocks = 0;  // unpacked: spans
+  int32_t longest = 0;                                     // tokens that one of the spans may see
 };
 
 // What the host collects for a step before it is laid out.
@@ -81,6 +89,10 @@ struct StepContents {
   std::vector<UnpackSpan> unpacked;
   std::vector<PrefillLaunch> prefill_launches;  // empty: there are no prompts
   int32_t part_tokens = kSplitTokens;
+  DecodeWidth width = DecodeWidth::four;
+  // Rows that are rotated, and their K and V written, before attention. The others are decode rows, whose
+  // attention does it: all of a step's, or none where they lie among the rows of prompts.
+  int64_t first_rotated = 0, num_rotated = 0;
   bool has_chunks = false;  // decode rows that see others of this step: plans that are deterministic alone
 
   StepSizes sizes() const {
@@ -94,7 +106,6 @@ struct StepContents {
             static_cast<int64_t>(unpacked.size())};
   }
   void add_span(const Span& span) { spans.push_back(span); }
-  int64_t num_decode_rows() const;  // spans of one token
   // Cuts the spans into pieces. Decode pieces are as long as lets the device's blocks end together, in whole
   // blocks of the cache, and no shorter than kSplitTokens: a short one costs as much as a long one. Where the
   // plan is deterministic their length is fixed, and spans become one for each token.
@@ -105,6 +116,8 @@ struct StepContents {
  private:
   void add_pieces(const PlanSizes& sizes, int32_t index);
   void add_prompt(const PlanSizes& sizes, int32_t index);
+  void cut_prompts(const PlanSizes& sizes);
+  void find_rotated();
   void plan_tokens(const PlanSizes& sizes);
 };
 

@@ -55,7 +55,13 @@ def parser_of(description: str | None, *, has_library: bool = True) -> argparse.
 
 @contextmanager
 def opened(
-    library: str, shape: Shape, precision: str, *, deterministic: bool = False, blocks: int = BLOCKS
+    library: str,
+    shape: Shape,
+    precision: str,
+    *,
+    deterministic: bool = False,
+    blocks: int = BLOCKS,
+    decode_warps: int = 0,
 ) -> Iterator[Runner]:
     """A runner over random weights, with the limits that peers get."""
     model = Model(Library(library), shape, None, precision)
@@ -69,6 +75,7 @@ def opened(
         blocks=blocks,
         graphs=True,
         deterministic=deterministic,
+        decode_warps=decode_warps,
     )
     try:
         yield runner

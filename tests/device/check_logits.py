@@ -19,8 +19,10 @@ from ion_cuda import Library, Model, Shape
 from precisions import CHECKED, has_fp8_kv, matrix_precision
 from shapes import SMALL
 
-LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 777)
+LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 777, 2100)
+REPEATED = 777  # as long or longer: computed twice, to the same bits
 CHUNKS = (1, 7, 16, 30, 64, 70, 100, 160, 240, 512)
+LONG, LONG_CHUNKS = 2100, (16, 70, 160)  # where prompts' pieces are cut, on Hopper
 PORTABLE_CHUNKS = (16, 100, 512)  # of the kernels for all cards: only prompts have their own
 MAX_ERROR = 1.5e-2  # relative, of a row's logits (engine.md)
 # With fp8, of matrices or KV, what is rounded to bf16 on the way gets the next code, 6% away, and so on;
@@ -115,18 +117,20 @@ def check_model(model: Model, weights: reference.Weights, name: str, *, streams:
         ids = [rng.randrange(shape.vocab_size) for _ in range(length)]
         wanted = reference.logits(weights, ids)
         if model.precision != "bf16":
-            rounded.add(reference.logits(weights, ids, is_rounded=True), wanted, "")
+            as_rounded = reference.logits(weights, ids, is_rounded=True)
         if weights.has_fp8_kv:
             with_bf16_kv = reference.logits(replace(weights, has_fp8_kv=False), ids)
         for chunk in CHUNKS if streams else PORTABLE_CHUNKS:
-            if chunk > length and chunk != 512:
+            if (chunk > length and chunk != 512) or (length == LONG and chunk not in LONG_CHUNKS):
                 continue
             got = torch.frombuffer(model.logits(ids, chunk, streams=streams), dtype=torch.float32)
-            if length == LENGTHS[-1]:
+            if length >= REPEATED:
                 again = torch.frombuffer(model.logits(ids, chunk, streams=streams), dtype=torch.float32)
                 is_same = is_same and torch.equal(got, again)
             got = got.view(length, shape.vocab_size).cuda()
             card.add(got, wanted, f"length {length}, chunk {chunk}")
+            if model.precision != "bf16":  # for each chunk, so that a length weighs as much in both
+                rounded.add(as_rounded, wanted, "")
             if weights.has_fp8_kv:
                 unquantised.add(got, with_bf16_kv, f"length {length}, chunk {chunk}")
     held, said = verdict(model.precision, card, rounded, unquantised)

@@ -24,6 +24,8 @@ SHAPE = Shape(2, 512, 8, 2, 128, 1024, 1024, has_qkv_bias=True)
 REPLAYS = {1: 400, 8: 400, 40: 200, 100: 100, 260: 30}  # by sequences
 # With an fp8 KV cache only attention is other code: half as often, but where it is few already.
 KV_REPLAYS = {1: 200, 8: 200, 40: 100, 100: 50, 260: 30}
+# Beside four sequences one prompt in chunks: its pieces are cut more and more, and merge together.
+LONG, CHUNK, LONG_REPLAYS = 8000, 60, 20
 LONGEST_S = 30.0  # of one line: more would be a hang
 NEW, MAX_PAUSE_S = 6, 3e-4
 
@@ -49,12 +51,15 @@ def bits(samples: Sequence[Sequence[CSample]]) -> bytes:
     return b"".join(parts)
 
 
-def replay(model: Model, count: int, times: int) -> tuple[int, int]:
+def replay(model: Model, count: int, times: int, *, long: int = 0, budget: int = 4096) -> tuple[int, int]:
     """How often it ran, and how often the bits were not those of the first time."""
     rng = random.Random(count)
-    prompts = [[rng.randrange(SHAPE.vocab_size) for _ in range(rng.randrange(1, 120))] for _ in range(count)]
+    lengths = [*(rng.randrange(1, 120) for _ in range(count)), *([long] if long else [])]
+    prompts = [[rng.randrange(SHAPE.vocab_size) for _ in range(length)] for length in lengths]
     asked = [Sampling(num_logprobs=1) for _ in prompts]
-    runner = runner_for(model, slots=count, budget=4096, context=256, blocks=16 * count, graphs=True)
+    context, count = max(256, long + NEW), len(prompts)
+    blocks = 16 * count + long // 16
+    runner = runner_for(model, slots=count, budget=budget, context=context, blocks=blocks, graphs=True)
     first, others, begun, ran = b"", 0, time.monotonic(), 0
     for ran in range(1, times + 1):
         pausing = Pausing(runner, ran)
@@ -62,7 +67,7 @@ def replay(model: Model, count: int, times: int) -> tuple[int, int]:
             pausing,  # type: ignore[arg-type]
             prompts,
             [NEW] * count,
-            budget=4096,
+            budget=budget,
             max_running=count,
             sampling=asked,
         )
@@ -80,15 +85,18 @@ def main() -> int:
         model = Model(library, SHAPE, None, precision)
         reference.fill(model, seed=3)
         model.tile()
-        for count, times in (KV_REPLAYS if has_fp8_kv(precision) else REPLAYS).items():
-            ran, others = replay(model, count, times)
+
+        def told(name: str, times: int, found: tuple[int, int], precision: str = precision) -> bool:
+            ran, others = found
             held = others == 0 and ran == times
-            is_good = is_good and held
             word = "pass" if held else "FAIL"
-            print(
-                f"{word}  replays, {precision}, {count} sequences: {ran} runs, {others} with other bits",
-                flush=True,
-            )
+            print(f"{word}  replays, {precision}, {name}: {ran} runs, {others} with other bits", flush=True)
+            return held
+
+        for count, times in (KV_REPLAYS if has_fp8_kv(precision) else REPLAYS).items():
+            is_good = told(f"{count} sequences", times, replay(model, count, times)) and is_good
+        cut = replay(model, 4, LONG_REPLAYS, long=LONG, budget=CHUNK)
+        is_good = told(f"a prompt of {LONG} by {CHUNK}", LONG_REPLAYS, cut) and is_good
         model.close()
     return 0 if is_good else 1
 

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,21 @@ def checks(library: str, folder: Path, *, sanitize: bool) -> dict[str, Callable[
         "replays": partial(run_check, "check_replays.py", library),
     }
     if sanitize:
-        asked |= {tool: partial(run_sanitized, tool, library) for tool in SANITIZERS}
+        asked |= together({tool: partial(run_sanitized, tool, library) for tool in SANITIZERS})
     return asked
+
+
+def together(calls: dict[str, Callable[[], dict[str, Any]]]) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Whichever is asked for first starts all: none of them keeps a GPU busy."""
+    begun: dict[str, Future[dict[str, Any]]] = {}
+
+    def result(name: str) -> dict[str, Any]:
+        if not begun:
+            pool = ThreadPoolExecutor(len(calls))
+            begun.update((other, pool.submit(call)) for other, call in calls.items())
+        return begun[name].result()
+
+    return {name: partial(result, name) for name in calls}
 
 
 def run_all(

@@ -16,6 +16,9 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
+// From so many tokens of all units on the cache is what attention waits for, although there are few rows; of
+// fewer units than these a row would have too many parts to merge (docs/decisions/0054).
+constexpr int64_t kRingTokens = 1 << 17, kRingPieces = 48;
 static_assert(kPrefillRows == kWarps * kTileRows);
 
 template <int D>
@@ -82,6 +85,10 @@ int32_t attention_decode_units(int32_t num_heads, int32_t num_kv_heads) {
   return units_of(num_heads, num_kv_heads, kTileHeads);
 }
 
+int32_t prefill_units(int32_t num_heads, int32_t num_kv_heads) {
+  return units_of(num_heads, num_kv_heads, kPackedHeads);
+}
+
 int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t num_kv_heads,
                                  int32_t head_dim) {
   const int64_t heads = num_heads < kTileHeads ? num_heads : kTileHeads;
@@ -94,7 +101,8 @@ int32_t resident_pieces(DecodeWidth width, int32_t num_sms) {
   return kResidentWarps / warps * num_sms;
 }
 
-DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms, bool has_ring) {
+DecodeWidth decode_width(int64_t num_pieces, int64_t num_tokens, int32_t num_sms, bool has_ring) {
+  if (has_ring && num_pieces >= kRingPieces && num_tokens >= kRingTokens) return DecodeWidth::ring;
   if (num_pieces <= resident_pieces(DecodeWidth::four, num_sms)) return DecodeWidth::four;
   if (has_ring) return DecodeWidth::ring;
   return num_pieces <= resident_pieces(DecodeWidth::two, num_sms) ? DecodeWidth::two : DecodeWidth::one;
@@ -119,7 +127,7 @@ void attention_decode(const AttentionArgs& args, const KvCache& cache, const Att
 
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
                        int32_t num_pieces, cudaStream_t stream) {
-  const int grid = num_pieces * units_of(args.num_heads, cache.num_kv_heads, kPackedHeads);
+  const int grid = num_pieces * prefill_units(args.num_heads, cache.num_kv_heads);
   if (grid == 0) return;
   const auto launch = [&](auto* kernel) {
     launch_in_chain("attention of prefill rows", kernel, dim3(grid), dim3(kThreads), 0, stream, args, cache,

@@ -12,37 +12,53 @@
 
 namespace ion::cuda {
 
-constexpr int kGroups = 2;                     // consumer warpgroups
-constexpr int kGroupRows = 64;                 // packed rows of one
+constexpr int kGroups = 2;      // consumer warpgroups
+constexpr int kGroupRows = 64;  // packed rows of one
+constexpr int kGroupWarps = 4;
 constexpr int kThreads = (1 + kGroups) * 128;  // the producers' warpgroup first
-constexpr int kTokens = 128;                   // of a tile
+constexpr int kTokens = kWideTileTokens;       // of a tile
 constexpr int kTileBlocks = kTokens / kKvBlock;
 constexpr int kHalfBytes = kTokens * 128;  // 64 dims of a tile; of a piece's queries too
 constexpr int kPieces = 2;                 // in shared memory: what is computed and what comes next
 constexpr int kLoaders = 2 * kWarp;        // threads that load queries
 static_assert(kWidePrefillRows == kGroups * kGroupRows && kWidePrefillRows == kTokens);
 
-// The packed rows of a piece: which part of which span, which heads, which tokens they see.
+// What a launch is about: so many pieces' units, each cut into so many runs of tiles.
+struct PrefillWork {
+  int units, cuts, total;
+};
+
+// The packed rows of a piece: which part of which span, which heads, which tokens they see; and of these the
+// tiles of one of its cuts.
 struct PrefillTask {
   Span span;
   Unit unit;
   int first_packed, last_block;  // of the cache that is seen
   int first_tile, last_tile;
+  int whole, part, num_parts;  // the work's number before it was cut; cuts without a tile are none
 
   __device__ PrefillTask(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                         int units, int work)
-      : span(plan.spans[plan.prefill_pieces[work / units].span]),
-        unit(args, cache, kPackedHeads, work % units),
-        first_packed(plan.prefill_pieces[work / units].part * kWidePrefillRows) {
+                         const PrefillWork& all, int work)
+      : span(plan.spans[plan.prefill_pieces[work / all.cuts / all.units].span]),
+        unit(args, cache, kPackedHeads, work / all.cuts % all.units),
+        first_packed(plan.prefill_pieces[work / all.cuts / all.units].part * kWidePrefillRows),
+        whole(work / all.cuts) {
     const int lowest = span.start + first_packed / unit.num_heads;
     const int highest =
         span.start + min(span.count - 1, (first_packed + kWidePrefillRows - 1) / unit.num_heads);
     last_block = highest / kKvBlock;
     first_tile = first_seen(lowest, args.window) / kTokens;
     last_tile = highest / kTokens;
+    const int tiles = last_tile - first_tile + 1, cut = work % all.cuts, before = tiles * cut / all.cuts;
+    last_tile = first_tile + tiles * (cut + 1) / all.cuts - 1;
+    first_tile += before;
+    part = min(cut, before);
+    num_parts = min(tiles, all.cuts);
   }
 
-  __device__ bool is_empty() const { return first_packed / unit.num_heads >= span.count; }
+  __device__ bool is_empty() const {
+    return first_packed / unit.num_heads >= span.count || first_tile > last_tile;
+  }
 };
 
 // Shared memory: the queries of kPieces pieces, a ring of tiles, keys and values in the order in which they
@@ -82,11 +98,11 @@ struct Tiles {
     for (int i = 0; i < kPieces; ++i) {
       barrier_init(planned(i), 1);
       barrier_init(loaded(i), kLoaders);
-      barrier_init(done(i), kGroups * 4);
+      barrier_init(done(i), kGroups * kGroupWarps);
     }
     for (int i = 0; i < kStages; ++i) {
       barrier_init(full(i), 1);
-      barrier_init(empty(i), kGroups * 4);
+      barrier_init(empty(i), kGroups * kGroupWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     fence_async_shared();
@@ -109,13 +125,13 @@ __device__ __forceinline__ int take_work(uint32_t* taken, int total) {
 // By one thread: the block's pieces, the first that of its index.
 template <int D>
 __device__ void plan_pieces(const Tiles<D>& tiles, const AttentionArgs& args, const KvCache& cache,
-                            const AttentionPlan& plan, int units, int total) {
+                            const AttentionPlan& plan, const PrefillWork& all) {
   Stage piece(0);
   bool has_waited = false;
-  for (int work = blockIdx.x; work < total;) {
-    const PrefillTask task(args, cache, plan, units, work);
+  for (int work = blockIdx.x; work < all.total;) {
+    const PrefillTask task(args, cache, plan, all, work);
     if (!has_waited) wait_for_predecessor(), has_waited = true;
-    work = take_work(args.arrivals, total);
+    work = take_work(args.arrivals, all.total);
     if (task.is_empty()) continue;
     barrier_wait(tiles.done(piece.index), piece.parity ^ 1);
     *tiles.task(piece.index) = task;

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "attention_sm90_feed.cuh"
+#include "attention_sm90_merge.cuh"
 #include "attention_units.cuh"
 #include "kernels.h"
 #include "vec.cuh"
@@ -36,12 +37,15 @@ __device__ __forceinline__ void quad_transpose(uint32_t (&word)[4]) {
 //
 // Weights are relative to a maximum that follows the row's largest score only where a weight would be above
 // kMost: as a rule none is looked for, and what was summed before stays as it is.
-template <int D>
+//
+// kIsCut: a piece has several blocks, a run of its tiles each, and a block one piece.
+template <int D, bool kIsCut>
 class Rows {
  public:
-  __device__ Rows(const Tiles<D>& tiles, const AttentionArgs& args)
+  __device__ Rows(const Tiles<D>& tiles, const AttentionArgs& args, int cuts)
       : tiles_(tiles),
         args_(args),
+        cuts_(cuts),
         group_(static_cast<int>(threadIdx.x) / 128 - 1),
         scale_(args.scale * kLog2E),
         zero_(args.window >> 31) {
@@ -64,7 +68,7 @@ class Rows {
       const bool is_end = tile_ == last_tile_;
       const Result result = result_;
       const float sum[2] = {l_[0], l_[1]};
-      if (is_end && !next_piece()) return finish(result, sum);
+      if (is_end && (kIsCut || !next_piece())) return finish(result, sum);
       if (!is_end) ++tile_;
       multiply_and_weigh(shrink);
       if (is_end) {
@@ -111,7 +115,11 @@ class Rows {
     if (group_ == 0) pass_turn();
     product_wait<0>();
     hold(out_);
-    store(result, sum);
+    if constexpr (kIsCut) {
+      leave(result, sum);
+    } else {
+      store(result, sum);
+    }
   }
 
   // At the matrix units: one group issues a tile's products, then the other.
@@ -296,8 +304,29 @@ class Rows {
     }
   }
 
+  // Of one of several cuts.
+  __device__ void leave(const Result& result, const float (&sum)[2]) const {
+    const int lane = threadIdx.x % kWarp, warp = group_ * kGroupWarps + threadIdx.x / kWarp % kGroupWarps;
+    const CutRows<D> rows(args_, *tiles_.task(piece_.index), cuts_, warp);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r;
+      const float of_row = quad_sum(sum[r]);
+      if (lane % 4 == 0) __stcg(rows.own_weights() + row, make_float2(m_[r], of_row));
+      float* to = rows.own_sums() + row * D + 2 * (lane % 4);
+#pragma unroll
+      for (int c = 0; c < D / 8; ++c) {
+        const float* at = out_ + 4 * c + 2 * r;
+        __stcg(reinterpret_cast<float2*>(to + 8 * c), make_float2(at[0], at[1]));
+      }
+    }
+    cluster_sync();  // threads that are gone are not waited for
+    merge_cuts<D>(args_.dst, rows, result.to);
+  }
+
   const Tiles<D>& tiles_;
   const AttentionArgs& args_;
+  const int cuts_;
   const int group_;
   const float scale_;
   const uint32_t zero_;  // which the compiler does not know

@@ -96,6 +96,7 @@ struct RowSlots {
       head.store(row);
     } else {
       auto* codes = reinterpret_cast<uint8_t*>(to);
+      __syncwarp();  // they take the place of values that other lanes read
       const float scale = head.store_codes(row, codes);
       if (threadIdx.x % kWarp != 0) return;
       const_cast<float*>(task.blocks.scales_of(keys))[plane * task.blocks.v_of_scales + token] = scale;

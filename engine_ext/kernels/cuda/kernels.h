@@ -24,6 +24,8 @@ constexpr int32_t kWholeTokens = 512;
 constexpr int32_t kPrefillRows = 64;       // (token, head of its group) pairs of one prefill piece
 constexpr int32_t kWidePrefillRows = 128;  // the same on Hopper
 constexpr int32_t kPackedHeads = 16;       // of a group; larger ones are cut
+constexpr int32_t kWideTileTokens = 128;   // of the context, what a piece on Hopper goes over at a time
+constexpr int32_t kMostCuts = 8;           // of such a piece: blocks of a cluster
 
 // x [rows, hidden] = table[id], id = ids[r], or last_ids[slots[r]] where ids[r] is -1. Rows without a slot
 // (-1) are 0.
@@ -145,9 +147,10 @@ int64_t attention_partial_floats(int64_t max_pieces, int32_t num_heads, int32_t 
 // Warps for a piece of a decode row: few rows leave the device to few pieces, many rows need no more than
 // one. ring: one, whose blocks the copy engine brings (Hopper; is_ring_shape).
 enum class DecodeWidth : uint8_t { one, two, four, eight, ring };
-// How many pieces, of all units, are resident at once; and the width for so many units of rows.
+// How many pieces, of all units, are resident at once; and the width for so many units of rows, which have so
+// many tokens of context together.
 int32_t resident_pieces(DecodeWidth width, int32_t num_sms);
-DecodeWidth decode_width(int64_t num_pieces, int32_t num_sms, bool has_ring);
+DecodeWidth decode_width(int64_t num_pieces, int64_t num_tokens, int32_t num_sms, bool has_ring);
 
 // Causal attention of decode spans: a fixed grid takes the pieces in turn; the last piece of a row to arrive
 // merges the row's parts in order (split-KV, Dao et al. 2023, "Flash-Decoding"). With `rope` it does
@@ -164,13 +167,18 @@ CUtensorMap kv_planes(const bf16* base, int64_t num_elements, int32_t num_kv_hea
 void attention_prefill(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
                        int32_t num_pieces, cudaStream_t stream);
 
-// The same on Hopper: pieces of kWidePrefillRows, taken in turn by a block a multiprocessor (`arrivals`, its
-// first word); `view` is the whole cache's. In a block that the span ends in, values behind its end must be
-// finite (rope_kv leaves zeros there).
+// The same on Hopper: pieces of kWidePrefillRows, taken in turn by a block a multiprocessor; `view` is the
+// whole cache's. In a block that the span ends in, values behind its end must be finite (rope_kv leaves zeros
+// there). Each piece's tokens are cut into so many runs of tiles, kMostCuts at most; cut, no more pieces of
+// all units than prefill_room. `partial`: prefill_partial_floats; `arrivals`: its first word counts pieces
+// taken.
 bool is_wide_prefill_shape(int32_t head_dim);
+int32_t prefill_units(int32_t num_heads, int32_t num_kv_heads);  // blocks' worth of heads of a piece
+int32_t prefill_room(int32_t head_dim, int32_t cuts);            // on the current device
+int64_t prefill_partial_floats(int32_t num_sms, int32_t head_dim);
 CUtensorMap kv_view(const bf16* base, int64_t num_elements, int32_t head_dim);
 void attention_prefill_wide(const AttentionArgs& args, const KvCache& cache, const AttentionPlan& plan,
-                            const CUtensorMap& view, int32_t num_pieces, int32_t num_sms,
+                            const CUtensorMap& view, int32_t num_pieces, int32_t cuts, int32_t num_sms,
                             cudaStream_t stream);
 
 // What the host changes between steps: (slot, index, block) triples.

@@ -10,12 +10,13 @@
 
 namespace ion::cuda {
 
-// Of a device with room for eight pieces, and for sixteen in its ring.
+// Of a device with room for eight pieces, and for sixteen in its ring, which is worth it from 100,000 tokens
+// on.
 int32_t resident_pieces(DecodeWidth width, int32_t) {
   return width == DecodeWidth::ring ? 16 : 8;
 }
-DecodeWidth decode_width(int64_t num_pieces, int32_t, bool has_ring) {
-  return has_ring && num_pieces > 8 ? DecodeWidth::ring : DecodeWidth::four;
+DecodeWidth decode_width(int64_t num_pieces, int64_t num_tokens, int32_t, bool has_ring) {
+  return has_ring && (num_pieces > 8 || num_tokens >= 100000) ? DecodeWidth::ring : DecodeWidth::four;
 }
 
 namespace {
@@ -136,7 +137,6 @@ TEST(without_the_mode_a_step_s_rows_decide_the_cuts) {
   CHECK_EQ(few.prefill_pieces.size(), size_t{2});
   CHECK(!few.has_chunks && few.decode_launches.empty());
   CHECK_EQ(few.sizes().decode_launches, int64_t{1});
-  CHECK_EQ(few.num_decode_rows(), int64_t{1});
   CHECK_EQ(cut(sizes, {511}).part_tokens, kWholeTokens);
 }
 
@@ -165,8 +165,68 @@ TEST(the_ring_holds_more_pieces) {
   CHECK_EQ(cut({}, twelve).part_tokens, 4016);     // 24 pieces in three rounds of eight
   CHECK_EQ(cut(sizes, twelve).part_tokens, 2016);  // 48 in three of sixteen
   std::vector<std::array<int32_t, 3>> beside_prompt(12, {0, 8000, 1});
-  beside_prompt.push_back({99, 0, 5});  // no ring beside a prompt
-  CHECK_EQ(planned(sizes, beside_prompt).part_tokens, 4016);
+  beside_prompt.push_back({99, 0, 5});
+  CHECK_EQ(planned(sizes, beside_prompt).part_tokens, 2016);
+}
+
+TEST(a_step_s_rows_say_how_wide_attention_is) {
+  PlanSizes sizes;
+  sizes.has_ring = sizes.is_large = true;
+  const auto width = [&](int32_t rows, int32_t start, int32_t prompt) {
+    std::vector<std::array<int32_t, 3>> spans(rows, {0, start, 1});
+    if (prompt > 0) spans.push_back({99, 0, prompt});
+    return planned(sizes, spans).width;
+  };
+  CHECK(width(2, 500, 0) == DecodeWidth::eight);
+  CHECK(width(2, 500, 30) == DecodeWidth::four);  // a prompt's products leave no such gaps
+  CHECK(width(17, 500, 0) == DecodeWidth::ring);
+  CHECK(width(9, 500, 30) == DecodeWidth::ring);
+  CHECK(width(2, 49998, 30) == DecodeWidth::four && width(2, 49999, 30) == DecodeWidth::ring);
+  sizes.window = 300;  // of which layers see no more
+  CHECK(width(2, 49999, 30) == DecodeWidth::four);
+  sizes.width = DecodeWidth::two;
+  CHECK(width(17, 500, 0) == DecodeWidth::two && width(2, 500, 30) == DecodeWidth::two);
+  sizes.is_deterministic = true;
+  CHECK(width(17, 500, 30) == DecodeWidth::two);
+}
+
+// Rows that are rotated before attention: beside the ring prompts' own, where these lie together.
+TEST(rows_are_rotated_by_their_attention_or_before) {
+  const auto rotated = [](const PlanSizes& sizes, const std::vector<std::array<int32_t, 3>>& spans) {
+    const StepContents contents = planned(sizes, spans);
+    return std::pair(contents.first_rotated, contents.num_rotated);
+  };
+  using Rows = std::pair<int64_t, int64_t>;
+  PlanSizes ring;
+  ring.width = DecodeWidth::ring;
+  CHECK(rotated({}, {{0, 70, 1}, {1, 800, 1}}) == Rows(0, 0));
+  CHECK(rotated(ring, {{0, 70, 1}, {1, 800, 1}, {2, 0, 30}, {3, 5, 2}}) == Rows(2, 32));
+  CHECK(rotated(ring, {{2, 0, 30}, {0, 70, 1}}) == Rows(0, 30));
+  CHECK(rotated(ring, {{2, 0, 30}, {0, 70, 1}, {3, 5, 2}}) == Rows(0, 33));  // else a row between would be
+  CHECK(rotated({}, {{0, 70, 1}, {1, 800, 1}, {2, 0, 30}, {3, 5, 2}}) == Rows(0, 34));
+  CHECK(rotated(deterministic(), {{0, 70, 1}, {2, 0, 30}}) == Rows(0, 31));
+  CHECK(rotated(deterministic(), {{0, 70, 1}}) == Rows(0, 0));
+}
+
+TEST(few_pieces_of_prompts_are_cut) {
+  PlanSizes sizes;
+  sizes.prefill_units = 4;
+  sizes.prefill_rows = kWidePrefillRows;
+  sizes.packed_heads = 7;
+  const auto cuts = [&](const std::vector<std::array<int32_t, 3>>& spans) {
+    return planned(sizes, spans).prefill_launches.at(0).cuts;
+  };
+  CHECK_EQ(cuts({{0, 8000, 96}}), 1);
+  sizes.prefill_room = {0, 0, 66, 40, 32, 24, 16, 16, 15};  // clusters that are resident together
+  CHECK_EQ(cuts({{0, 8000, 96}}), 5);                       // 6 pieces, 24 blocks
+  CHECK_EQ(cuts({{0, 8000, 96}, {1, 8000, 96}}), 2);        // 48
+  CHECK_EQ(cuts({{0, 8000, 192}, {1, 8000, 96}}), 1);       // 68: there is a block for each multiprocessor
+  CHECK_EQ(cuts({{0, 8000, 16}}), 8);
+  CHECK_EQ(cuts({{0, 8000, 70}}), 7);  // 16
+  CHECK_EQ(cuts({{0, 600, 16}}), 2);   // 4 tiles: 2 a cut at least
+  CHECK_EQ(cuts({{0, 300, 16}}), 1);
+  sizes.window = 700;
+  CHECK_EQ(cuts({{0, 8000, 16}}), 2);
 }
 
 TEST(a_window_s_rows_are_cut_by_what_they_see) {
