@@ -48,7 +48,7 @@ def main() -> None:
                 streams=not is_portable,
                 decode_warps=decode_warps,
             )
-            # From 1,024 tokens on prompts' pieces are cut, on Hopper.
+            # From 512 tokens on pieces of prompts are cut, on Hopper.
             longest = 1400 if not (is_portable or graphs or decode_warps) else 500
             prompts = [[rng.randrange(shape.vocab_size) for _ in range(n)] for n in (1, 40, 300, longest)]
             outputs, _ = generate(runner, prompts, [4] * 4, budget=300, max_running=4, sampling=asked)
