@@ -7,8 +7,10 @@ Each turn's prompt is all that was said and `--prompt` new random ids; greedy an
 between turns a client thinks for half to one and a half times `--think` seconds. Runs, one after another, of
 the same conversations: `uncapped`, with room for everybody's KV in the first tier; `tiered`, with `--share`
 of it and a second tier for all; `control`, the same without the second tier; `oversubscribed`, with all
-conversations running at once, nobody thinking, and a second tier of half their KV. MODEL is a GGUF file or a
-folder of safetensors.
+conversations running at once, nobody thinking, and a second tier of half their KV.
+
+`answers_as_first`: conversations all of whose answers are the first run's. On a GPU bits may follow the
+batch, and with random weights likely ids often are nearly alike: only `--deterministic` makes it a check.
 """
 
 from __future__ import annotations
@@ -218,15 +220,18 @@ def main() -> None:
     parser.add_argument("--think", type=float, default=1.0, help="seconds")
     parser.add_argument("--share", type=float, default=0.25, help="of all KV, in the first tier")
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS)
+    parser.add_argument(
+        "--deterministic", action="store_true", help="on a GPU: every run's answers are the first's"
+    )
     args = parser.parse_args()
     traffic = Traffic(
         args.conversations, args.turns, args.prompt, args.answer, args.running, args.think, args.share
     )
-    model = open_model(args.model, args.device, args.blaslt)
+    model = open_model(args)
     found: dict[str, Any] = {"traffic": asdict(traffic), "block_bytes": model.config["kv_block_bytes"]}
     whole: list[list[list[int]]] = []
     for run in args.runs:
-        outcome = converse(model, run, traffic, warm_up=True)
+        outcome = converse(model, run, traffic, warm_up=True, is_deterministic=args.deterministic)
         found[run] = outcome.summary(traffic.running)
         whole = whole or outcome.answers
         found[run]["answers_as_first"] = sum(a == b for a, b in zip(outcome.answers, whole, strict=True))

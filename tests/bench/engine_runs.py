@@ -1,11 +1,9 @@
-"""What measurements of the whole engine share: a model from files, ids as text, a watch over the steps.
-
-Knows `_ion` alone, so it runs wherever the module does.
-"""
+"""What measurements of the whole engine share: a model of files or a seed, ids as text, a watch over steps."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import select
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ionrouter.engine import _ion
+from ionrouter.engine.loading import PRECISIONS
+from ionrouter.engine.random_model import config_of
+from ionrouter.engine.sources import RandomModel, parse_source
 
 BLOCK = 16
 
@@ -22,22 +23,31 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path)
+    parser.add_argument(
+        "model", help="a GGUF file, a folder of safetensors, or random weights: random:SHAPE?seed=N"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    for name in PRECISIONS:
+        parser.add_argument(f"--{name.replace('_', '-')}", choices=("bf16", "fp8"), help="of a GPU")
     parser.add_argument("--blaslt", default="", help="path of libcublasLt.so")
     parser.add_argument("--json", type=Path)
     return parser
 
 
-def open_model(path: Path, device: str, blaslt: str = "") -> Any:
-    """Load a GGUF file or a folder of safetensors on `cpu` or `cuda`."""
+def open_model(args: argparse.Namespace) -> Any:
+    """Load what parser_of's arguments name."""
+    on_card = args.device == "cuda"
+    kind, own = (_ion.CudaModel, (0, args.blaslt)) if on_card else (_ion.Model, ())
+    given = {name: getattr(args, name) for name in PRECISIONS if getattr(args, name) is not None}
+    if given and not on_card:
+        raise SystemExit(f"{', '.join(given)}: of a GPU alone, --device cuda")
+    source, path = parse_source(args.model), Path(args.model)
+    if isinstance(source, RandomModel):
+        return kind.random(json.dumps(config_of(source.shape)), source.seed, *own, **given)
     if path.is_file():
-        on_card = device == "cuda"
-        return _ion.CudaModel.load_gguf(str(path), 0, blaslt) if on_card else _ion.Model.load_gguf(str(path))
+        return kind.load_gguf(str(path), *own, **given)
     shards, config = [str(shard) for shard in sorted(path.glob("*.safetensors"))], path / "config.json"
-    if device == "cuda":
-        return _ion.CudaModel.load_safetensors(shards, config.read_text(), 0, blaslt)
-    return _ion.Model.load_safetensors(shards, config.read_text())
+    return kind.load_safetensors(shards, config.read_text(), *own, **given)
 
 
 def make_engine(model: Any, **options: Any) -> _ion.Engine:

@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=1.0, help="seconds before the first prompt")
     parser.add_argument("--burst", type=int, default=0, help="prompts at once; 0: none")
     args = parser.parse_args()
-    model = open_model(args.model, args.device, args.blaslt)
+    model = open_model(args)
     vocab_size, context = model.config["vocab_size"], model.config["context_length"]
     room = min(args.prompt + 4096, context)
     blocks = max((args.decoding + 2) * blocks_for(room), args.burst * blocks_for(400))
