@@ -1,4 +1,4 @@
-"""What measurements of the whole engine share: a model of files or a seed, ids as text, a watch over steps."""
+"""What measurements of the whole engine share: a model of files or a seed, ids as text, a watch on steps."""
 
 from __future__ import annotations
 
