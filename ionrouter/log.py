@@ -16,7 +16,17 @@ from collections.abc import Callable, MutableMapping
 from typing import Any, TextIO
 
 import orjson
-import structlog
+
+if "rich" in sys.modules:
+    import structlog
+else:
+    # structlog loads rich where it finds it, to draw tracebacks. Ours are plain, and a start would need 50 ms
+    # and 5 MB more to start; whoever wants rich still gets it.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        import structlog
+    finally:
+        del sys.modules["rich"]
 
 Redact = Callable[[str], str]
 EventDict = MutableMapping[str, Any]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from ionrouter.engine.grammar import Grammar, GrammarRefused
-from ionrouter.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ionrouter.engine.tokenizer import Tokenizer
 
 _log = structlog.get_logger(__name__)
 

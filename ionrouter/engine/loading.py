@@ -9,18 +9,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ionrouter.engine import tokenizer as tokenizers
 from ionrouter.engine import weights
-from ionrouter.engine.chat_template import ChatTemplate
 from ionrouter.engine.device import Device, DeviceKind, choose_device, cublas_lt_path
 from ionrouter.engine.kv_memory import TooLittleMemory
 from ionrouter.engine.random_model import matrix_bytes
 from ionrouter.engine.shards import shards_of
 from ionrouter.engine.sources import RandomModel, parse_source
-from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.errors import ConfigError
+
+if TYPE_CHECKING:  # they bring tokenizers and jinja2: imported where a model loads, not where a server starts
+    from ionrouter.engine.chat_template import ChatTemplate
+    from ionrouter.engine.tokenizer import Tokenizer
 
 Read = TypeVar("Read")
 
@@ -132,6 +133,8 @@ def _extension() -> Any:
 
 
 def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
+    from ionrouter.engine import tokenizer as tokenizers
+
     ion = _extension()
     metadata = ion.gguf_metadata(str(path))
 
@@ -158,6 +161,8 @@ def _beside(read_tokenizer: Callable[[], Tokenizer], load: Callable[[], Any]) ->
 
 
 def _load_folder(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:
+    from ionrouter.engine import tokenizer as tokenizers
+
     tokenizer, model = _beside(
         lambda: _read("tokenizer.json", lambda: tokenizers.from_folder(path)),
         lambda: _folder_model(path, settings, device),
@@ -211,6 +216,8 @@ def _read(where: str, read: Callable[[], Read]) -> Read:
 def _template_of(tokenizer: Tokenizer) -> ChatTemplate | None:
     if not tokenizer.chat_template:
         return None
+    from ionrouter.engine.chat_template import ChatTemplate
+
     return ChatTemplate(
         tokenizer.chat_template,
         bos_token=tokenizer.text_of_special(tokenizer.bos_id),

@@ -7,18 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+
+if TYPE_CHECKING:  # nobody who shows no bar needs rich
+    from rich.console import Console
+    from rich.progress import Progress
 
 _log = structlog.get_logger(__name__)
 
@@ -81,14 +76,20 @@ def meter(label: str, *, show: bool) -> Iterator[Meter]:
     if not show:
         yield _Silent()
     elif sys.stderr.isatty():
+        from rich import progress as bars
+        from rich.console import Console
+
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.DownloadColumn(),
+            bars.TransferSpeedColumn(),
+            bars.TimeRemainingColumn(),
         )
-        with _shown_again(Console(stderr=True)) as console, Progress(*columns, console=console) as progress:
+        with (
+            _shown_again(Console(stderr=True)) as console,
+            bars.Progress(*columns, console=console) as progress,
+        ):
             yield _Bar(progress, label)
     else:
         yield _Lines(label)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import codecs
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ionrouter.engine.mailbox import TokenEvent, TokenLogprob
-from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.providers.ion_scores import Names, PromptScores, finite, top_of
 from ionrouter.providers.ion_sections import Section, Sections
 from ionrouter.schema.events import ChoiceDelta, Chunk, FinishReason, TextRun
 from ionrouter.schema.json import dumps
+
+if TYPE_CHECKING:
+    from ionrouter.engine.tokenizer import Tokenizer
 
 
 class Answer(Protocol):

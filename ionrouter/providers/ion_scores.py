@@ -8,12 +8,14 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ionrouter.engine.mailbox import PromptToken, TokenEvent
-from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.providers.ion_parameters import Plan
 from ionrouter.providers.ion_prompt import Prompt
+
+if TYPE_CHECKING:
+    from ionrouter.engine.tokenizer import Tokenizer
 
 # A token that penalties or masks excluded has probability 0; JSON has no infinity. OpenAI's own floor.
 LEAST_LOGPROB = -9999.0
