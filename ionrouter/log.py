@@ -20,8 +20,8 @@ import orjson
 if "rich" in sys.modules:
     import structlog
 else:
-    # structlog loads rich where it finds it, to draw tracebacks. Ours are plain, and a start would need 50 ms
-    # and 5 MB more to start; whoever wants rich still gets it.
+    # structlog loads rich where it finds it, to draw tracebacks. Ours are plain: a start would take 50 ms and
+    # 5 MB more for nothing. Whoever wants rich still gets it.
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:
         import structlog

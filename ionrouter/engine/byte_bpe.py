@@ -1,4 +1,4 @@
-"""Byte-level BPE: the byte alphabet, the pre-tokenizers by name, and the two ways to build one.
+"""Byte-level BPE: the pre-tokenizers by name, and the two ways to build one.
 
 Ids come from the `tokenizers` library; this file only gives it the model's own data. Knows no special
 tokens beyond keeping their text out of reach, no templates, no engine.
@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+from ionrouter.engine.byte_alphabet import byte_alphabet
 from ionrouter.errors import ConfigError
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -98,16 +99,6 @@ _IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "tekke
 BEGIN_WITH_BOS = _IGNORE_MERGES
 # The original tokenizer normalises to NFC; GGUF does not say so.
 _NFC = frozenset({"qwen2"})
-
-
-def byte_alphabet() -> dict[int, str]:
-    """Map each byte to the printable character that stands for it (GPT-2, "bytes_to_unicode").
-
-    Printable Latin-1 stands for itself; the other 68 bytes take the characters from U+0100 on, in order.
-    """
-    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in itself]
-    return {byte: chr(byte) for byte in itself} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
 
 
 _BYTE_OF = {char: byte for byte, char in byte_alphabet().items()}

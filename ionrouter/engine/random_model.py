@@ -15,6 +15,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+from ionrouter.engine.byte_alphabet import byte_alphabet
 from ionrouter.errors import ConfigError
 
 _FORMAT = 1  # of what a folder holds; another one gets another name
@@ -167,8 +168,6 @@ def _write_small_files(folder: Path, config: Mapping[str, Any]) -> None:
 
 def _tokenizer(size: int) -> dict[str, Any]:
     """Byte-level BPE of exactly `size` tokens: all bytes, then joined ones, the special tokens last."""
-    from ionrouter.engine.byte_bpe import byte_alphabet  # with tokenizers, which a known shape needs not
-
     vocabulary = {text: byte for byte, text in byte_alphabet().items()}
     merges = [list(pair) for pair in islice(_pairs(), size - len(vocabulary) - len(_SPECIALS))]
     vocabulary |= {left + right: len(vocabulary) + i for i, (left, right) in enumerate(merges)}
@@ -188,8 +187,6 @@ def _tokenizer(size: int) -> dict[str, Any]:
 
 def _pairs() -> Iterator[tuple[str, str]]:
     """What is joined, in order of rank: two printable ASCII characters, then such a pair and a third."""
-    from ionrouter.engine.byte_bpe import byte_alphabet
-
     alphabet = byte_alphabet()
     letters = [alphabet[byte] for byte in range(0x20, 0x7F)]
     yield from product(letters, letters)

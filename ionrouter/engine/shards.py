@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ionrouter.engine.model_folder import read_file
 from ionrouter.errors import ConfigError
 
 INDEX = "model.safetensors.index.json"
@@ -15,9 +16,7 @@ def shards_of(folder: Path) -> list[Path]:
     Folders may hold the same weights a second time under other names; the index says which count. Raises
     ConfigError naming files that are missing and a tensor of the first.
     """
-    from ionrouter.engine import tokenizer_json  # with tokenizers, which only a load needs
-
-    places = tokenizer_json.read_file(folder / INDEX).get("weight_map")
+    places = read_file(folder / INDEX).get("weight_map")
     if places is None:
         found = sorted(folder.glob("*.safetensors"))
         if not found:

@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import byte_bpe, sentencepiece, tokenizer_json
+from ionrouter.engine.model_folder import read_file
 from ionrouter.engine.special_tokens import SpecialNames, SpecialToken
 from ionrouter.engine.tool_format import READABLE_TOKENS
 from ionrouter.errors import ConfigError
@@ -206,8 +207,8 @@ def _gguf_adds_bos(metadata: Mapping[str, Any]) -> bool:
 
 def from_folder(folder: Path) -> Tokenizer:
     """Build from a Hugging Face folder: tokenizer.json and the small files beside it."""
-    data = tokenizer_json.read_file(folder / "tokenizer.json", required=True)
-    config = tokenizer_json.read_file(folder / "tokenizer_config.json")
+    data = read_file(folder / "tokenizer.json", required=True)
+    config = read_file(folder / "tokenizer_config.json")
     added = {int(token["id"]): token for token in data.get("added_tokens", ())}
     read = tokenizer_json.read(data, folder / "tokenizer.json")
     specials = tuple(

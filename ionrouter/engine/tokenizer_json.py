@@ -15,6 +15,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import byte_bpe, sentencepiece
+from ionrouter.engine.model_folder import read_file
 from ionrouter.errors import ConfigError
 
 
@@ -161,21 +162,6 @@ def _unprefixed(value: Any) -> Any:
         if key in value:
             out[key] = [part for part in map(_unprefixed, value[key]) if part is not None]
     return out
-
-
-def read_file(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Parse one file of a folder, {} if it is not there; raises ConfigError naming it."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        if required:
-            raise ConfigError(f"{path}: missing; the folder needs a fast tokenizer") from None
-        return {}
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected an object")
-    return value
 
 
 def generation_eos(folder: Path) -> list[Any]:

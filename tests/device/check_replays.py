@@ -79,24 +79,26 @@ def replay(model: Model, count: int, times: int, *, long: int = 0, budget: int =
     return ran, others
 
 
+def told(precision: str, name: str, times: int, found: tuple[int, int]) -> bool:
+    """Print a line; whether it held."""
+    ran, others = found
+    held = others == 0 and ran == times
+    word = "pass" if held else "FAIL"
+    print(f"{word}  replays, {precision}, {name}: {ran} runs, {others} with other bits", flush=True)
+    return held
+
+
 def main() -> int:
     library, is_good = Library(sys.argv[1]), True
     for precision in sys.argv[2:] or CHECKED:
         model = Model(library, SHAPE, None, precision)
         reference.fill(model, seed=3)
         model.tile()
-
-        def told(name: str, times: int, found: tuple[int, int], precision: str = precision) -> bool:
-            ran, others = found
-            held = others == 0 and ran == times
-            word = "pass" if held else "FAIL"
-            print(f"{word}  replays, {precision}, {name}: {ran} runs, {others} with other bits", flush=True)
-            return held
-
         for count, times in (KV_REPLAYS if has_fp8_kv(precision) else REPLAYS).items():
-            is_good = told(f"{count} sequences", times, replay(model, count, times)) and is_good
-        cut = replay(model, 4, LONG_REPLAYS, long=LONG, budget=CHUNK)
-        is_good = told(f"a prompt of {LONG} by {CHUNK}", LONG_REPLAYS, cut) and is_good
+            found = replay(model, count, times)
+            is_good = told(precision, f"{count} sequences", times, found) and is_good
+        found = replay(model, 4, LONG_REPLAYS, long=LONG, budget=CHUNK)
+        is_good = told(precision, f"a prompt of {LONG} by {CHUNK}", LONG_REPLAYS, found) and is_good
         model.close()
     return 0 if is_good else 1
 

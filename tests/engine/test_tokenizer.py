@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ionrouter.engine import byte_bpe, tokenizer
+from ionrouter.engine.byte_alphabet import byte_alphabet
 from ionrouter.errors import ConfigError
 from tests.support import reference_bpe, tiny_tokenizer
 from tests.support.default_model import default_model_path
@@ -214,7 +215,7 @@ def test_every_end_of_an_answer_stops_it() -> None:
 
 
 def test_the_byte_alphabet_is_the_published_one() -> None:
-    alphabet = byte_bpe.byte_alphabet()
+    alphabet = byte_alphabet()
     assert [alphabet[byte] for byte in range(256)] == reference_bpe.LETTERS
     assert byte_bpe.bytes_of("Ġhi") == b" hi" and byte_bpe.bytes_of("Ċ") == b"\n"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType
 
-from ionrouter.engine.byte_bpe import byte_alphabet
+from ionrouter.engine.byte_alphabet import byte_alphabet
 from tests.support.tiny_llama import TinyLlama, write_gguf
 from tests.support.tiny_tokenizer import metadata
 
