@@ -101,14 +101,17 @@ BEGIN_WITH_BOS = _IGNORE_MERGES
 _NFC = frozenset({"qwen2"})
 
 
-_BYTE_OF = {char: byte for byte, char in byte_alphabet().items()}
+# For str.translate: characters of the alphabet to their bytes as Latin-1, others of Latin-1 to what is none.
+_BYTE_OF = {byte: 0x100 for byte in range(0x100)} | {
+    ord(char): byte for byte, char in byte_alphabet().items()
+}
 
 
 def bytes_of(token: str) -> bytes:
     """Turn a vocabulary entry into the bytes it stands for; a raw (user-defined) one is its own UTF-8."""
     try:
-        return bytes(_BYTE_OF[char] for char in token)
-    except KeyError:
+        return token.translate(_BYTE_OF).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode("utf-8", "surrogateescape")
 
 

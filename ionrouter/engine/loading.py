@@ -5,8 +5,10 @@ Knows files and their metadata; knows no requests and starts no engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -150,14 +152,31 @@ def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedMo
 
 def _beside(read_tokenizer: Callable[[], Tokenizer], load: Callable[[], Any]) -> tuple[Tokenizer, Any]:
     """Read the tokenizer while the weights load: a large vocabulary takes as long. Its fault comes first."""
+
+    def read() -> Tokenizer:
+        with _uncollected():
+            return read_tokenizer()
+
     with ThreadPoolExecutor(1, "ion-tokenizer") as threads:
-        tokenizer = threads.submit(read_tokenizer)
+        tokenizer = threads.submit(read)
         try:
             model = load()
         except Exception:
             tokenizer.result()
             raise
         return tokenizer.result(), model
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection: of half a million objects that stay it would go through all, again and again."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:  # else who turned it off turns it on
+            gc.enable()
 
 
 def _load_folder(path: Path, settings: EngineSettings, device: Device) -> LoadedModel:

@@ -5,7 +5,6 @@ Byte-level BPE (GPT-2 and after), and SentencePiece's BPE and Unigram where ever
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from ionrouter.engine import byte_bpe, sentencepiece
 from ionrouter.engine.model_folder import read_file
 from ionrouter.errors import ConfigError
+from ionrouter.schema import json
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +107,21 @@ def _ordinary(data: Mapping[str, Any]) -> list[Any]:
 def _load(data: Mapping[str, Any]) -> FastTokenizer:
     plain = {**data, "post_processor": None, "truncation": None, "padding": None, "decoder": None}
     try:
-        return FastTokenizer.from_str(json.dumps(plain))
+        return FastTokenizer.from_buffer(json.dumps(plain))
     except Exception as error:  # the library raises no narrower class
         raise ConfigError(f"tokenizer.json: {error}") from error
 
 
 def _hide_bpe(model: Mapping[str, Any], ordinary: list[Any], special: set[str]) -> dict[str, Any]:
-    vocabulary = {text: i for text, i in model["vocab"].items() if text not in special}
+    vocabulary, merges = dict(model["vocab"]), model["merges"]
+    hidden = special & vocabulary.keys()
+    for text in hidden:
+        del vocabulary[text]
+    if hidden:  # merges are of what the vocabulary has: most files keep special tokens out of it
+        pairs = [tuple(merge.split(" ", 1)) if isinstance(merge, str) else merge for merge in merges]
+        merges = [list(pair) for pair in pairs if hidden.isdisjoint((*pair, "".join(pair)))]
     # The library numbers added tokens after the vocabulary unless it finds them there.
     vocabulary |= {token["content"]: int(token["id"]) for token in ordinary}
-    pairs = [tuple(merge.split(" ", 1)) if isinstance(merge, str) else merge for merge in model["merges"]]
-    merges = [list(pair) for pair in pairs if special.isdisjoint((*pair, "".join(pair)))]
     unknown = model.get("unk_token")
     return {
         **model,

@@ -86,6 +86,22 @@ def test_ids_equal_the_reference_and_the_hugging_face_tokenizer_on_ten_thousand_
         assert BY_PRE[pre].encode(text) == reference, repr(text)
 
 
+def test_special_tokens_are_hidden_whether_or_not_the_vocabulary_holds_them(tmp_path: Path) -> None:
+    """And merges are pairs or, as older files have them, strings."""
+    data = tiny_tokenizer.tokenizer_json("qwen2")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    within = tokenizer.from_folder(tmp_path)
+    for text in CONTROLS:
+        del data["model"]["vocab"][text]
+    data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    beside = tokenizer.from_folder(tmp_path)
+    for text in TEXTS:
+        assert beside.encode(text) == within.encode(text), repr(text)
+        assert beside.encode_template(text) == within.encode_template(text), repr(text)
+    assert beside.token_bytes() == within.token_bytes()
+
+
 @pytest.mark.parametrize("pre", PRES)
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=60))
@@ -218,6 +234,12 @@ def test_the_byte_alphabet_is_the_published_one() -> None:
     alphabet = byte_alphabet()
     assert [alphabet[byte] for byte in range(256)] == reference_bpe.LETTERS
     assert byte_bpe.bytes_of("Ġhi") == b" hi" and byte_bpe.bytes_of("Ċ") == b"\n"
+    assert byte_bpe.bytes_of("".join(reference_bpe.LETTERS)) == bytes(range(256))
+
+
+def test_text_in_other_characters_than_the_alphabets_is_its_own_bytes() -> None:
+    for text in (" a", "Ġ a", "\x7f", "\xad", "\n", "Ġ日", "\udc80"):
+        assert byte_bpe.bytes_of(text) == text.encode("utf-8", "surrogateescape"), repr(text)
 
 
 @pytest.mark.model
