@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that few shapes of products occur
 constexpr int64_t kStreamedRows = 128;   // beyond, the library is faster (decision 49)
 constexpr int64_t kExactRows = 256;      // up to so many rows each number of rows has its own plan
+constexpr int64_t kFusedQkvRows = 1280;  // so many to rotate at least, or the library and a kernel are faster
 constexpr int64_t kMostEmpty = 8;        // of a tile of kPromptTileRows, in a pass of no more than those
 constexpr int64_t kLaunchPieces = 4096;  // of decode rows: with more, one launch keeps any device busy
 constexpr int64_t kLeastUnneeded = 64;   // rows that the last layer leaves out, or picking costs more
@@ -313,22 +314,34 @@ bool Decoder::is_fused(int64_t rows) const {
   return rows > kExactRows || (kPromptTileRows - rows % kPromptTileRows) % kPromptTileRows <= kMostEmpty;
 }
 
+// Whether rotation is a part of the q, k, v product.
+bool Decoder::is_fused_qkv(const DecoderBatch& batch) const {
+  return prompt_clusters_ > 0 && is_wide_prefill_ && batch.num_rotated >= kFusedQkvRows &&
+         !model_.config().is_kv_e4m3;
+}
+
 Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
   const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
   LastRows at{x_, mixed_, batch.num_rows};
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const Layer& layer = model_.layer(i);
-    multiply(qkv_, normed_, layer.qkv.bf16(), at.count, config.qkv_size(), hidden, stream);
-    attend(i, batch, stream);
+    const bool is_rotated = is_fused_qkv(batch);
+    if (is_rotated) {
+      prompt_qkv(rope_of(i, batch), cache_of(i), batch.first_rotated, batch.num_rotated, prompt_view_,
+                 model_.tiled_layer(i).qkv.values, at.count, hidden, prompt_clusters_, stream);
+    } else {
+      multiply(qkv_, normed_, layer.qkv.bf16(), at.count, config.qkv_size(), hidden, stream);
+    }
+    attend(i, batch, is_rotated, stream);
     const bool is_last = i + 1 == config.num_layers;
     if (is_last) at = pick_rows(batch, stream);
     if (at.count == 0) break;
     multiply(normed_, at.mixed, layer.o.bf16(), at.count, hidden, config.q_size(), stream);
     add_rms_norm(normed_, at.x, normed_, layer.ffn_norm, at.count, hidden, config.rms_eps, stream);
     if (is_fused(at.count)) {
-      prompt_gemm(gated_, PromptOutput::silu_mul, prompt_view_, model_.tiled_layer(i).gate_up.values,
-                  at.count, 2 * ffn, hidden, prompt_clusters_, stream);
+      prompt_gated(gated_, prompt_view_, model_.tiled_layer(i).gate_up.values, at.count, 2 * ffn, hidden,
+                   prompt_clusters_, stream);
     } else {
       multiply(gate_up_, normed_, layer.gate_up.bf16(), at.count, 2 * ffn, hidden, stream);
       silu_mul(gated_, gate_up_, at.count, ffn, stream);
@@ -349,7 +362,7 @@ void Decoder::forward_streamed(const DecoderBatch& batch, cudaStream_t stream) {
     const Layer& layer = model_.layer(i);
     const TiledLayer& tiled = model_.tiled_layer(i);
     this->stream(qkv_, StreamOutput::bf16, normed_view_, tiled.qkv, rows, config.qkv_size(), hidden, stream);
-    attend(i, batch, stream);
+    attend(i, batch, false, stream);
     // Attention reads little: meanwhile memory has time for the largest matrix.
     this->stream(normed_, StreamOutput::bf16, mixed_view_, tiled.o, rows, hidden, config.q_size(), stream,
                  {tiled.gate_up.values, 2 * ffn, hidden});

@@ -87,7 +87,9 @@ class Decoder {
   void stream(void* y, StreamOutput output, const StreamInput& x, const Matrix& w, int64_t rows, int64_t n,
               int64_t k, cudaStream_t stream, const StreamNext& next = {});
   bool is_fused(int64_t rows) const;
-  void attend(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
+  bool is_fused_qkv(const DecoderBatch& batch) const;
+  RopeKvArgs rope_of(int64_t layer, const DecoderBatch& batch) const;
+  void attend(int64_t layer, const DecoderBatch& batch, bool is_rotated, cudaStream_t stream);
   void attend_prompts(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
                       cudaStream_t stream);
   void attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,

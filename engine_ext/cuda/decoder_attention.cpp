@@ -67,11 +67,9 @@ KvCache Decoder::cache_of(int64_t layer) const {
   return cache;
 }
 
-// qkv_ -> the layer's cache and mixed_
-void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stream) {
+RopeKvArgs Decoder::rope_of(int64_t index, const DecoderBatch& batch) const {
   const Config& config = model_.config();
   const Layer& layer = model_.layer(index);
-  const KvCache cache = cache_of(index);
   RopeKvArgs rope{};
   rope.qkv = qkv_;
   rope.bias = layer.qkv_bias;
@@ -83,7 +81,15 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, cudaStream_t stre
   rope.num_heads = config.num_heads;
   rope.head_dim = config.head_dim;
   rope.eps = config.rms_eps;
-  if (batch.num_rotated > 0) {
+  return rope;
+}
+
+// qkv_ -> the layer's cache and mixed_. is_rotated: what the batch says is rotated first has been.
+void Decoder::attend(int64_t index, const DecoderBatch& batch, bool is_rotated, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const KvCache cache = cache_of(index);
+  const RopeKvArgs rope = rope_of(index, batch);
+  if (batch.num_rotated > 0 && !is_rotated) {
     RopeKvArgs rotated = rope;
     rotated.qkv += batch.first_rotated * config.qkv_size();
     rotated.slots += batch.first_rotated;

@@ -23,7 +23,7 @@ Decoder::LastRows Decoder::forward_e4m3(const DecoderBatch& batch, cudaStream_t 
     const TiledLayer& tiled = is_streamed ? model_.tiled_layer(i) : none;
     apply_scales(qkv_, product(qkv_, normed_view_, layer.qkv, tiled.qkv, config.qkv_size(), hidden), at.count,
                  config.qkv_size(), stream);
-    attend(i, batch, stream);
+    attend(i, batch, false, stream);
     const bool is_last = i + 1 == config.num_layers;
     if (is_last && !is_streamed) at = pick_rows(batch, stream);
     if (at.count == 0) break;

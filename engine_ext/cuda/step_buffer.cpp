@@ -150,8 +150,9 @@ void StepContents::cut_prompts(const PlanSizes& sizes) {
   }
 }
 
-// Beside prompts, whose rows have to be rotated first, only the ring is faster with rows of its own to
-// rotate; which lie together, before or behind those of the prompts.
+// Beside prompts, whose rows have to be rotated first, the ring rotates its own rows all the same, where
+// those lie together, before or behind the prompts'. The other decode kernels leave them to whoever rotates
+// the prompts'.
 void StepContents::find_rotated() {
   int64_t first = std::ssize(ids), end = 0, count = 0;
   for (const Span& span : spans) {

@@ -90,8 +90,9 @@ struct StepContents {
   std::vector<PrefillLaunch> prefill_launches;  // empty: there are no prompts
   int32_t part_tokens = kSplitTokens;
   DecodeWidth width = DecodeWidth::four;
-  // Rows that are rotated, and their K and V written, before attention. The others are decode rows, whose
-  // attention does it: all of a step's, or none where they lie among the rows of prompts.
+  // Rows that are rotated, and their K and V written, before attention: all of a step that holds a prompt, or
+  // its prompts' alone where the ring takes the decode rows; none of a step without. The attention of decode
+  // rows rotates the others, which are all of its own or none.
   int64_t first_rotated = 0, num_rotated = 0;
   bool has_chunks = false;  // decode rows that see others of this step: plans that are deterministic alone
 

@@ -19,10 +19,11 @@ from ion_cuda import Library, Model, Shape
 from precisions import CHECKED, has_fp8_kv, matrix_precision
 from shapes import SMALL
 
-LONG, LONG_CHUNKS = 2100, (16, 70, 160)  # where prompts' pieces are cut, on Hopper
+# Where prompts' pieces are cut, on Hopper, and where rotation is a part of a product.
+LONG, LONG_CHUNKS = 2100, (16, 70, 160, 1300)
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 777, LONG)
 REPEATED = 777  # as long or longer: computed twice, to the same bits
-CHUNKS = (1, 7, 16, 30, 64, 70, 100, 160, 240, 512)
+CHUNKS = (1, 7, 16, 30, 64, 70, 100, 160, 240, 512, 1300)
 PORTABLE_CHUNKS = (16, 100, 512)  # of the kernels for all cards: only prompts have their own
 MAX_ERROR = 1.5e-2  # relative, of a row's logits (engine.md)
 # With fp8, of matrices or KV, what is rounded to bf16 on the way gets the next code, 6% away, and so on;

@@ -22,7 +22,7 @@ MAX_GAP = {name: 0.5 for name in PRECISIONS} | {"bf16": 0.15, "bf16-kv8": 0.25}
 SHAPES = {
     "llama": Shape(3, 512, 8, 2, 64, 1024, 1024, rms_eps=1e-5),
     "qwen2": Shape(2, 896, 14, 2, 128, 1536, 2048, has_qkv_bias=True),
-    "qwen3": Shape(2, 512, 8, 4, 128, 1024, 1511, has_qk_norm=True, is_head_tied=True),
+    "qwen3": Shape(2, 512, 8, 4, 128, 1024, 1536, has_qk_norm=True, is_head_tied=True),
     "windows": Shape(2, 512, 8, 2, 64, 1024, 1000, windows=(40, 300)),
 }
 
@@ -66,6 +66,7 @@ def check_greedy(model: Model, weights: reference.Weights) -> str:
             (True, True, 64, 8, 0),
             (True, False, 4096, 256, 0),
             (True, True, 4096, 256, 0),
+            (True, True, 4096, 256, -1),
         ]
     ):
         runner = open_runner(

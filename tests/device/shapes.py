@@ -16,6 +16,7 @@ SMALL = {
     "20 heads a KV head, head_dim 32": Shape(2, 640, 20, 1, 32, 1024, 1000),
     "whole tiles, split and stream-K": Shape(2, 896, 14, 2, 128, 8960, 20480, has_qkv_bias=True),
     "whole tiles, small": Shape(3, 512, 8, 2, 64, 1024, 1024),
+    "whole tiles, norms of q and k, 5 heads": Shape(3, 384, 3, 1, 128, 1024, 1024, has_qk_norm=True),
     "head_dim 96": Shape(2, 768, 8, 4, 96, 1024, 1000),
 }
 

@@ -21,11 +21,14 @@ from tests.support.cxx import ROOT
 
 TABLE = ROOT / "tests/engine_ext/cuda/resources.json"
 
+# An argument of a template: a number, a type by its mangled name, or a class of the kernels' own namespace.
+_PLAIN = r"L[a-z]\d+E|13__nv_bfloat16|[hf]"
+_OWN = r"NS0_\d+[A-Z][a-z]+(?:[A-Z][a-z]+)*?(?:I(?:Li\d+E)+E)?E"
 _KERNEL = re.compile(
-    r"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]{8}\d+([a-z]\w*?)(?:I((?:L[a-z]\d+E|13__nv_bfloat16|[hf])+)E)?E"
+    rf"_GLOBAL__N__[0-9a-f]+_\d+_(\w+?)_cu_[0-9a-f]{{8}}\d+([a-z]\w*?)(?:I((?:{_PLAIN}|{_OWN})+)E)?E"
 )
-# An argument of a template: a number, or a type by its mangled name.
-_ARGUMENT = re.compile(r"L[a-z](\d+)E|(13__nv_bfloat16|[hf])")
+_ARGUMENT = re.compile(rf"({_OWN})|L[a-z](\d+)E|(13__nv_bfloat16|[hf])")
+_CLASS = re.compile(r"NS0_\d+((?:[A-Z][a-z]+)+?)(?:I((?:Li\d+E)+)E)?E")
 _TYPES = {"13__nv_bfloat16": "bf16", "h": "uint8", "f": "float32"}
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
@@ -45,8 +48,19 @@ def kernel_name(mangled: str) -> str:
     if match is None:
         raise ValueError(f"not a kernel's name: {mangled}")
     file, kernel, arguments = match.groups()
-    values = [value or _TYPES[kind] for value, kind in _ARGUMENT.findall(arguments or "")]
+    values = [
+        _class_name(own) if own else value or _TYPES[kind]
+        for own, value, kind in _ARGUMENT.findall(arguments or "")
+    ]
     return f"{file}/{kernel}" + (f"<{', '.join(values)}>" if values else "")
+
+
+def _class_name(mangled: str) -> str:
+    match = _CLASS.fullmatch(mangled)
+    if match is None:
+        raise ValueError(f"not a class's name: {mangled}")
+    name, numbers = str(match[1]), re.findall(r"Li(\d+)E", match[2] or "")
+    return name + (f"<{', '.join(numbers)}>" if numbers else "")
 
 
 def parsed(log: str) -> dict[str, Resources]:

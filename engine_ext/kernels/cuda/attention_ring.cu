@@ -271,15 +271,12 @@ void attention_decode_ring(const AttentionArgs& args, const KvCache& cache, cons
                            const RopeKvArgs& rope, const CUtensorMap& planes, int32_t pieces, int32_t num_sms,
                            cudaStream_t stream) {
   const int32_t grid = std::min(pieces, num_sms);
-  const auto launch = [&](auto dim) {
+  for_wide_head_dim(args.head_dim, [&](auto dim) {
     constexpr int D = decltype(dim)::value;
     allow_shared(ring_kernel<D>, KvRing<D>::kSharedBytes);
     launch_in_chain("attention at the pace of the cache", ring_kernel<D>, dim3(grid), dim3(kThreads),
                     KvRing<D>::kSharedBytes, stream, args, cache, plan, rope, planes);
-  };
-  if (args.head_dim == 128) return launch(std::integral_constant<int, 128>{});
-  if (args.head_dim == 64) return launch(std::integral_constant<int, 64>{});
-  throw std::runtime_error("attention: no ring for this head_dim");
+  });
 }
 
 }  // namespace ion::cuda

@@ -53,13 +53,6 @@ ChainLaunch prefill_launch(int32_t blocks, int32_t cuts, cudaStream_t stream) {
   return {dim3(blocks), dim3(kThreads), static_cast<size_t>(Tiles<D>::kSharedBytes), stream, cuts};
 }
 
-template <typename F>
-void for_wide_head_dim(int32_t head_dim, F launch) {
-  if (head_dim == 64) return launch(std::integral_constant<int, 64>{});
-  if (head_dim == 128) return launch(std::integral_constant<int, 128>{});
-  throw std::runtime_error("attention: no wide kernel for this head_dim");
-}
-
 }  // namespace
 
 bool is_wide_prefill_shape(int32_t head_dim) {

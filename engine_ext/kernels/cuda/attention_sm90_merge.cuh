@@ -77,7 +77,7 @@ __device__ void merge_cuts(bf16* dst, const CutRows<D>& rows, const int64_t (&to
       for (int p = 0; p < kParts; ++p) {
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          const float of_part = __shfl_sync(0xffffffffu, weight[r], (part + p) % kWarp);
+          const float of_part = __shfl_sync(0xffffffffu, weight[r], part + p);
           const float factor = part + p < num_parts ? of_part : 0.0f;
           const auto* values = reinterpret_cast<const float*>(&found[p][r]);
 #pragma unroll

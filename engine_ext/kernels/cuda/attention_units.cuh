@@ -95,15 +95,21 @@ void for_head_dim(int32_t head_dim, F launch) {
   }
 }
 
+// The same where no other sizes are.
+template <typename F>
+void for_wide_head_dim(int32_t head_dim, F launch) {
+  if (head_dim == 64) return launch(std::integral_constant<int, 64>{});
+  if (head_dim == 128) return launch(std::integral_constant<int, 128>{});
+  throw std::runtime_error("attention: no such kernel for a head_dim other than 64 and 128");
+}
+
 // The same for what a cache of Kv may have.
 template <typename Kv, typename F>
 void for_dim_of(int32_t head_dim, F launch) {
   if constexpr (std::is_same_v<Kv, bf16>) {
     for_head_dim(head_dim, launch);
   } else {
-    if (head_dim == 64) return launch(std::integral_constant<int, 64>{});
-    if (head_dim == 128) return launch(std::integral_constant<int, 128>{});
-    throw std::runtime_error("attention: no kernel for codes of this head_dim");
+    for_wide_head_dim(head_dim, launch);
   }
 }
 

@@ -13,7 +13,9 @@
 
 #include "box_view.h"
 #include "check.h"
+#include "prompt_gated.cuh"
 #include "prompt_gemm.h"
+#include "prompt_qkv.cuh"
 #include "prompt_tile.cuh"
 
 namespace ion::cuda {
@@ -24,29 +26,40 @@ constexpr int kThreads = (1 + kPromptGroups) * 128;
 #if __CUDA_ARCH_FEAT_SM90_ALL
 
 // A consumer warpgroup.
-template <bool kIsSilu>
+template <typename Output>
 class Multiplier {
+  using Ring = typename Output::Ring;
+
  public:
-  __device__ Multiplier(const PromptArgs& args, const PromptRing& ring)
+  __device__ Multiplier(const PromptArgs& args, const typename Output::Args& of_output, const Ring& ring)
       : args_(args),
         ring_(ring),
         group_(static_cast<int>(threadIdx.x) / 128 - 1),
         lane_(threadIdx.x % kWarp),
-        empty_(shared_of(ring.empty, lane_ % kPromptCluster)) {}
+        empty_(shared_of(ring.empty, lane_ % kPromptCluster)),
+        output_(args, of_output, ring, group_) {}
 
   __device__ void run() {
     const PromptTiles tiles;
-    if (group_ == 1) stage_.skip(args_.steps, PromptRing::kStages);
+    if (group_ == 1) stage_.skip(args_.steps, Ring::kStages);
     for (int at = tiles.first + group_ * tiles.step; at < args_.count; at += kPromptGroups * tiles.step) {
       const PromptTile tile(args_, at, tiles.rank);
       const bool has_next = at + tiles.step < args_.count;
-      if (at != tiles.first) await_turn();
-      tile.is_half ? finish<kPromptWeights / 2>(tile, has_next) : finish<kPromptWeights>(tile, has_next);
+      output_.prepare(first_row(tile));
+      const bool is_first = at == tiles.first;
+      tile.is_half ? compute<kPromptWeights / 2>(tile, is_first, has_next)
+                   : compute<kPromptWeights>(tile, is_first, has_next);
+      output_.finish(tile.is_half ? kPromptWeights / 2 : kPromptWeights, tile.weight, first_row(tile));
     }
     if (lane_ == 0) store_wait();
   }
 
  private:
+  // Of this warp's sixteen.
+  __device__ static int first_row(const PromptTile& tile) {
+    return tile.row + static_cast<int>(threadIdx.x) / kWarp % 4 * kStoreRows;
+  }
+
   // Each group waits until the other has come to its tile's last step. It must: a barrier's parity does not
   // tell a round from the one after the next.
   __device__ void await_turn() const {
@@ -63,11 +76,12 @@ class Multiplier {
 
   // A tile N weights wide.
   template <int N>
-  __device__ __forceinline__ void finish(const PromptTile& tile, bool has_next) {
-    float sums[N / 2];
+  __device__ __forceinline__ void compute(const PromptTile& tile, bool is_first, bool has_next) {
+    float sums[N / 2] = {};  // not set by the first product: they would be live, as its input, all the time
+    if (!is_first) await_turn();
     multiply<N>(sums, has_next);
-    stage_.skip(args_.steps, PromptRing::kStages);
-    store<N>(sums, tile);
+    stage_.skip(args_.steps, Ring::kStages);
+    output_.template take<N>(sums, tile.weight, first_row(tile));
   }
 
   template <int N>
@@ -75,12 +89,11 @@ class Multiplier {
     uint32_t before = 0;
     for (int i = 0; i < args_.steps; ++i) {
       barrier_wait(ring_.full + 8 * stage_.index, stage_.parity);
-      const uint64_t a = operand(ring_.rows + stage_.index * PromptRing::kRowBytes);
-      const uint64_t b = operand(ring_.weights + stage_.index * PromptRing::kWeightBytes);
+      const uint64_t a = operand(ring_.rows + stage_.index * Ring::kRowBytes);
+      const uint64_t b = operand(ring_.weights + stage_.index * Ring::kWeightBytes);
       product_fence();
-      Product<N>::add_or_set(sums, a, b, i);
 #pragma unroll
-      for (int j = 1; j < 4; ++j) Product<N>::add(sums, a + 2 * j, b + 2 * j);
+      for (int j = 0; j < 4; ++j) Product<N>::add(sums, a + 2 * j, b + 2 * j);
       product_commit();
       if (i > 0) {
         product_wait<1>();
@@ -88,7 +101,7 @@ class Multiplier {
       }
       if (gives_turn && i == args_.steps - 1) give_turn();
       before = stage_.index;
-      stage_.next(PromptRing::kStages);
+      stage_.next(Ring::kStages);
     }
     product_wait<0>();
 #pragma unroll
@@ -96,55 +109,25 @@ class Multiplier {
     give_back(before);
   }
 
-  // Eight output columns, the j-th such of the tile, of row lane / 4 and, below, of the one eight further
-  // down. A thread holds rows lane / 4 in sums 4 i and 4 i + 1, the others in the two behind, columns
-  // 8 i + 2 (lane % 4) and the next.
-  template <int N>
-  static __device__ __forceinline__ uint32_t output(const float (&sums)[N], int j, bool is_below) {
-    const float* at = sums + (kIsSilu ? 8 : 4) * j + 2 * is_below;
-    return kIsSilu ? pack(silu(at[0]) * at[4], silu(at[1]) * at[5]) : pack(at[0], at[1]);
-  }
-
-  // By way of shared memory, a warp's rows in boxes of 64 columns; nobody waits for them to arrive.
-  template <int N>
-  __device__ __forceinline__ void store(const float (&sums)[N / 2], const PromptTile& tile) const {
-    constexpr int kPair = kIsSilu ? 2 : 1;  // weights of an output
-    const int warp = threadIdx.x / kWarp % 4, in_box = lane_ % kStoreRows;
-    const uint32_t to = ring_.stores + (group_ * 4 + warp) * kStoreBytes;
-#pragma unroll
-    for (int box = 0; box < N / kPair / kStoreColumns; ++box) {
-      if (lane_ == 0) store_wait_read<0>();
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < kStoreColumns / 8; j += 2) {
-        const uint32_t chunk = (j + lane_ / kStoreRows) ^ (in_box % 8);
-        const int c = box * (kStoreColumns / 8) + j;
-        store_matrices(to + in_box * kStreamBytes + (chunk << 4), output(sums, c, false),
-                       output(sums, c, true), output(sums, c + 1, false), output(sums, c + 1, true));
-      }
-      fence_async_shared();
-      __syncwarp();
-      if (lane_ != 0) continue;
-      store_box(&args_.y, tile.weight / kPair + box * kStoreColumns, tile.row + warp * kStoreRows, to);
-      store_commit();
-    }
-  }
-
   const PromptArgs& args_;
-  const PromptRing& ring_;
+  const Ring& ring_;
   const int group_, lane_;
   const uint32_t empty_;  // lanes 0 and 1: of that block of the cluster
+  Output output_;
   Stage stage_{0};
 };
 
 #endif
 
-template <bool kIsSilu>
-__global__ void __launch_bounds__(kThreads, 1) prompt_kernel(const __grid_constant__ PromptArgs args) {
+template <typename Output>
+__global__ void __launch_bounds__(kThreads, 1)
+    prompt_kernel(const __grid_constant__ PromptArgs args,
+                  const __grid_constant__ typename Output::Args of_output) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t raw[];
-  const PromptRing ring(raw);
+  const typename Output::Ring ring(raw);
   if (threadIdx.x == 0) ring.init();
+  Output::share(of_output, ring);
   cluster_sync();
   let_successor_start();
   if (threadIdx.x < 128) {
@@ -153,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_kernel(const __grid_consta
     if (threadIdx.x == kWarp) fetch_rows(args, ring);
   } else {
     take_registers<240>();
-    Multiplier<kIsSilu>(args, ring).run();
+    Multiplier<Output>(args, of_output, ring).run();
   }
   cluster_sync();  // a block's shared memory must be there as long as the other one's copies may come
 #endif
@@ -179,17 +162,34 @@ void share_out(PromptArgs& args, int64_t m, int32_t clusters) {
   args.count = args.whole + 2 * (tiles - args.whole);
 }
 
+template <typename Output>
 ChainLaunch launch_of(int32_t clusters, cudaStream_t stream) {
-  return {dim3(clusters * kPromptCluster), dim3(kThreads), PromptRing::kBytes, stream, kPromptCluster};
+  allow_shared(prompt_kernel<Output>, Output::Ring::kBytes);
+  return {dim3(clusters * kPromptCluster), dim3(kThreads), Output::Ring::kBytes, stream, kPromptCluster};
+}
+
+// The first m rows of x to y [m, columns of y].
+template <typename Output>
+void launch(__nv_bfloat16* y, int64_t columns, const CUtensorMap& x, const void* w, int64_t m, int64_t n,
+            int64_t k, int32_t clusters, cudaStream_t stream, const typename Output::Args& of_output = {}) {
+  if (m == 0) return;
+  PromptArgs args{};
+  args.x = x;
+  args.y = box_view(y, m, columns, kStoreRows, sizeof(__nv_bfloat16));
+  args.w = static_cast<const uint8_t*>(w);
+  args.n = static_cast<int32_t>(n);
+  args.steps = static_cast<int32_t>(k / kPromptColumns);
+  share_out(args, m, clusters);
+  const ChainLaunch launch = launch_of<Output>(std::min(clusters, args.count), stream);
+  check(cudaLaunchKernelEx(&launch.config, prompt_kernel<Output>, args, of_output), "product of many rows");
 }
 
 }  // namespace
 
 int32_t prompt_clusters() {
-  allow_shared(prompt_kernel<true>, PromptRing::kBytes);
-  const ChainLaunch one = launch_of(1, nullptr);
+  const ChainLaunch one = launch_of<PromptGated>(1, nullptr);
   int clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&clusters, prompt_kernel<true>, &one.config), "clusters");
+  check(cudaOccupancyMaxActiveClusters(&clusters, prompt_kernel<PromptGated>, &one.config), "clusters");
   if (clusters == 0) throw std::runtime_error("a product of many rows: no room for a cluster");
   return clusters;
 }
@@ -198,21 +198,20 @@ CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
   return box_view(x, rows, k, kPromptRows, sizeof(__nv_bfloat16));
 }
 
-void prompt_gemm(__nv_bfloat16* y, PromptOutput output, const CUtensorMap& x, const void* w, int64_t m,
-                 int64_t n, int64_t k, int32_t clusters, cudaStream_t stream) {
-  if (m == 0) return;
-  const bool is_silu = output == PromptOutput::silu_mul;
-  PromptArgs args{};
-  args.x = x;
-  args.y = box_view(y, m, is_silu ? n / 2 : n, kStoreRows, sizeof(__nv_bfloat16));
-  args.w = static_cast<const uint8_t*>(w);
-  args.n = static_cast<int32_t>(n);
-  args.steps = static_cast<int32_t>(k / kPromptColumns);
-  share_out(args, m, clusters);
-  auto* kernel = is_silu ? prompt_kernel<true> : prompt_kernel<false>;
-  allow_shared(kernel, PromptRing::kBytes);
-  const ChainLaunch launch = launch_of(std::min(clusters, args.count), stream);
-  check(cudaLaunchKernelEx(&launch.config, kernel, args), "product of many rows");
+void prompt_gated(__nv_bfloat16* y, const CUtensorMap& x, const void* w, int64_t m, int64_t n, int64_t k,
+                  int32_t clusters, cudaStream_t stream) {
+  launch<PromptGated>(y, n / 2, x, w, m, n, k, clusters, stream);
+}
+
+void prompt_qkv(const RopeKvArgs& rope, const KvCache& cache, int64_t first, int64_t count,
+                const CUtensorMap& x, const void* w, int64_t m, int64_t k, int32_t clusters,
+                cudaStream_t stream) {
+  const int64_t n = int64_t{rope.num_heads + 2 * cache.num_kv_heads} * rope.head_dim;
+  for_wide_head_dim(rope.head_dim, [&](auto dim) {
+    launch<PromptQkv<dim>>(
+        rope.qkv, n, x, w, m, n, k, clusters, stream,
+        {rope, cache, static_cast<int32_t>(first), static_cast<int32_t>(count), static_cast<int32_t>(m)});
+  });
 }
 
 }  // namespace ion::cuda

@@ -11,15 +11,11 @@
 
 #include <cstdint>
 
+#include "kernels.h"
+
 namespace ion::cuda {
 
 constexpr int32_t kPromptTileRows = 64;  // rows are computed in so many at a time
-
-// What its output is.
-enum class PromptOutput : uint8_t {
-  bf16,      // y [m, n]
-  silu_mul,  // y [m, n / 2] = silu(gate) * up; the weights were tiled as pairs
-};
 
 // Activations [rows, k] as the copy engine reads them; rows behind a pass's own may be anything.
 CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
@@ -27,9 +23,17 @@ CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
 // Clusters of the product that can be resident on the current device.
 int32_t prompt_clusters();
 
-// The first m rows of x; w: the tiles of [n, k], is_stream_shape. Nothing behind row m of y is written.
-// Weights start to arrive before the predecessor has ended; see pdl.cuh. clusters: prompt_clusters.
-void prompt_gemm(__nv_bfloat16* y, PromptOutput output, const CUtensorMap& x, const void* w, int64_t m,
-                 int64_t n, int64_t k, int32_t clusters, cudaStream_t stream);
+// The first m rows of x with the tiles w of [n, k], is_stream_shape. Nothing behind row m of an output is
+// written. Weights start to arrive before the predecessor has ended; see pdl.cuh. clusters: prompt_clusters.
+//
+// y [m, n / 2] = silu(gate) * up; the weights were tiled as pairs.
+void prompt_gated(__nv_bfloat16* y, const CUtensorMap& x, const void* w, int64_t m, int64_t n, int64_t k,
+                  int32_t clusters, cudaStream_t stream);
+
+// rope.qkv [m, n] = q, k and v, and of rows [first, first + count) what rope_kv makes of them: q is rotated,
+// k and v are in the cache alone, of bf16; head_dim 64 or 128.
+void prompt_qkv(const RopeKvArgs& rope, const KvCache& cache, int64_t first, int64_t count,
+                const CUtensorMap& x, const void* w, int64_t m, int64_t k, int32_t clusters,
+                cudaStream_t stream);
 
 }  // namespace ion::cuda

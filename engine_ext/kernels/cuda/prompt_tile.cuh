@@ -19,7 +19,6 @@ constexpr int kPromptPulled = 4;              // steps of weights pulled into L2
 constexpr int kPromptBand = 16;               // row tiles of a band at most: 2048 rows
 constexpr int kStoreRows = 16;                // of a box of y, a warp's
 constexpr int kStoreColumns = 64;
-constexpr int kStoreBytes = kStoreRows * kStoreColumns * 2;
 
 struct PromptArgs {
   CUtensorMap x, y;  // in boxes of kPromptRows x kPromptColumns and of kStoreRows x kStoreColumns
@@ -75,20 +74,29 @@ struct PromptTiles {
   int rank = static_cast<int>(block_in_cluster());
 };
 
-// Shared memory: five steps of both operands (40 KiB each), and what the warps store by way of.
+// Shared memory: five steps of both operands (40 KiB each), what a warp stores by way of, and something more
+// for all.
+template <int kStoreBytes, int kExtraBytes>
 struct PromptRing {
   static constexpr int kStages = 5;
   static constexpr int kRowBytes = kPromptRows * kStreamBytes, kWeightBytes = kPromptWeights * kStreamBytes;
-  static constexpr int kStores = kPromptGroups * 4;  // a box for each warp
-  static constexpr int kBytes = 1024 + kStages * (kRowBytes + kWeightBytes + 16) + kStores * kStoreBytes;
-  uint32_t rows, weights, stores, full, empty;
+  static constexpr int kStores = kPromptGroups * 4;  // warps that do
+  static constexpr int kBytes =
+      1024 + kStages * (kRowBytes + kWeightBytes + 16) + kStores * kStoreBytes + kExtraBytes;
+  uint32_t rows, weights, stores, extra, full, empty;
 
   __device__ explicit PromptRing(const void* raw) {
     rows = (shared_address(raw) + 1023) & ~1023u;
     weights = rows + kStages * kRowBytes;
     stores = weights + kStages * kWeightBytes;
-    full = stores + kStores * kStoreBytes;
+    extra = stores + kStores * kStoreBytes;
+    full = extra + kExtraBytes;
     empty = full + 8 * kStages;
+  }
+
+  // This warp's, of a consumer warpgroup.
+  __device__ uint32_t store_of(int group) const {
+    return stores + (group * 4 + threadIdx.x / kWarp % 4) * kStoreBytes;
   }
 
   __device__ void init() const {
@@ -123,7 +131,8 @@ struct PromptWeights {
   }
 };
 
-inline __device__ void fetch_weights(const PromptArgs& args, const PromptRing& ring) {
+template <typename Ring>
+__device__ void fetch_weights(const PromptArgs& args, const Ring& ring) {
   const PromptTiles tiles;
   Stage stage(1);
   for (int at = tiles.first; at < args.count; at += tiles.step) {
@@ -133,7 +142,7 @@ inline __device__ void fetch_weights(const PromptArgs& args, const PromptRing& r
     for (int i = 0; i < args.steps; ++i) {
       barrier_wait(ring.empty + 8 * stage.index, stage.parity);
       const uint32_t full = ring.full + 8 * stage.index;
-      const uint32_t to = ring.weights + stage.index * PromptRing::kWeightBytes + part.place;
+      const uint32_t to = ring.weights + stage.index * Ring::kWeightBytes + part.place;
       barrier_expect(full, part.all);
       copy_bytes_to(part.blocks, to, part.from, part.bytes, full);
       if (part.second >= 0) {
@@ -141,12 +150,13 @@ inline __device__ void fetch_weights(const PromptArgs& args, const PromptRing& r
       }
       if (i < pulled) prefetch_bytes(part.from + kPromptPulled * kPieceBytes, part.bytes);
       part.from += kPieceBytes;
-      stage.next(PromptRing::kStages);
+      stage.next(Ring::kStages);
     }
   }
 }
 
-inline __device__ void fetch_rows(const PromptArgs& args, const PromptRing& ring) {
+template <typename Ring>
+__device__ void fetch_rows(const PromptArgs& args, const Ring& ring) {
   const uint64_t policy = evict_last();
   wait_for_predecessor();
   fence_async_proxy();
@@ -157,10 +167,10 @@ inline __device__ void fetch_rows(const PromptArgs& args, const PromptRing& ring
     for (int i = 0; i < args.steps; ++i) {
       barrier_wait(ring.empty + 8 * stage.index, stage.parity);
       const uint32_t full = ring.full + 8 * stage.index;
-      barrier_expect(full, PromptRing::kRowBytes);
-      copy_box(ring.rows + stage.index * PromptRing::kRowBytes, &args.x, i * kPromptColumns, tile.row, full,
+      barrier_expect(full, Ring::kRowBytes);
+      copy_box(ring.rows + stage.index * Ring::kRowBytes, &args.x, i * kPromptColumns, tile.row, full,
                policy);
-      stage.next(PromptRing::kStages);
+      stage.next(Ring::kStages);
     }
   }
 }

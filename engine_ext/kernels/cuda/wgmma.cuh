@@ -205,6 +205,10 @@ __device__ __forceinline__ void store_shared(uint32_t to, const float4& value) {
                : "memory");
 }
 
+__device__ __forceinline__ void store_shared(uint32_t to, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+
 __device__ __forceinline__ float4 load_shared(uint32_t from) {
   float4 value;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -266,8 +270,7 @@ __device__ __forceinline__ void hold(uint32_t (&d)[N][4]) {
   }
 }
 
-// d [64 x N] += a [64 x 16] b [N x 16]^T by a warpgroup; d holds N / 2 floats a thread. add_or_set: d = a b^T
-// where `adds` is 0.
+// d [64 x N] += a [64 x 16] b [N x 16]^T by a warpgroup; d holds N / 2 floats a thread.
 template <int N>
 struct Product;
 
@@ -297,35 +300,26 @@ struct Product;
 #define ION_D64(i) ION_D32(i), ION_D32((i) + 32)
 #define ION_D96(i) ION_D64(i), ION_D32((i) + 64)
 #define ION_D128(i) ION_D64(i), ION_D64((i) + 64)
-#define ION_PRODUCT(N, REGISTERS, A, B, ADDS)                                                        \
-  template <>                                                                                        \
-  struct Product<N> {                                                                                \
-    static __device__ __forceinline__ void add(float (&d)[REGISTERS], uint64_t a, uint64_t b) {      \
-      asm volatile(                                                                                  \
-          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                 \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS              \
-          "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                                 \
-          : ION_D##REGISTERS(0)                                                                      \
-          : "l"(a), "l"(b));                                                                         \
-    }                                                                                                \
-    static __device__ __forceinline__ void add_or_set(float (&d)[REGISTERS], uint64_t a, uint64_t b, \
-                                                      int adds) {                                    \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADDS                                        \
-                   ", 0;\n"                                                                          \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS     \
-                   "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                        \
-                   : ION_D##REGISTERS(0)                                                             \
-                   : "l"(a), "l"(b), "r"(adds));                                                     \
-    }                                                                                                \
+#define ION_PRODUCT(N, REGISTERS, A, B)                                                         \
+  template <>                                                                                   \
+  struct Product<N> {                                                                           \
+    static __device__ __forceinline__ void add(float (&d)[REGISTERS], uint64_t a, uint64_t b) { \
+      asm volatile(                                                                             \
+          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                            \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS         \
+          "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                            \
+          : ION_D##REGISTERS(0)                                                                 \
+          : "l"(a), "l"(b));                                                                    \
+    }                                                                                           \
   };
-ION_PRODUCT(8, 4, 4, 5, 6)
-ION_PRODUCT(16, 8, 8, 9, 10)
-ION_PRODUCT(32, 16, 16, 17, 18)
-ION_PRODUCT(64, 32, 32, 33, 34)
-ION_PRODUCT(96, 48, 48, 49, 50)
-ION_PRODUCT(128, 64, 64, 65, 66)
-ION_PRODUCT(192, 96, 96, 97, 98)
-ION_PRODUCT(256, 128, 128, 129, 130)
+ION_PRODUCT(8, 4, 4, 5)
+ION_PRODUCT(16, 8, 8, 9)
+ION_PRODUCT(32, 16, 16, 17)
+ION_PRODUCT(64, 32, 32, 33)
+ION_PRODUCT(96, 48, 48, 49)
+ION_PRODUCT(128, 64, 64, 65)
+ION_PRODUCT(192, 96, 96, 97)
+ION_PRODUCT(256, 128, 128, 129)
 #undef ION_PRODUCT
 
 // The same for attention. scores: d = a b^T where `adds` is 0, else d += a b^T. add_values: d [64 x N] +=

@@ -118,13 +118,19 @@ ptxas info    : Compiling entry function '_ZN3ion4cuda40_GLOBAL__N__0c68f1a2_7_n
 12embed_kernelEPfPKiS3_S3_PK13__nv_bfloat16l' for 'sm_80'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 20 registers
+ptxas info    : Compiling entry function '_ZN3ion4cuda47_GLOBAL__N__a416c575_14_prompt_gemm_cu_6a49f2e8\
+13prompt_kernelINS0_9PromptQkvILi128EEEEEvNS0_10PromptArgsENT_4ArgsE' for 'sm_90a'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 168 registers, used 16 barriers
 """
 SILU, EMBED = "quantise/silu_kernel<512, 5> sm_90a", "norm/embed_kernel sm_80"
+QKV = "prompt_gemm/prompt_kernel<PromptQkv<128>> sm_90a"
 
 
 def test_registers_and_spills_are_read_and_held_against_the_table() -> None:
     found = parsed(PTXAS)
-    assert found == {SILU: Resources(64, 32), EMBED: Resources(20, 0)}
+    assert found == {SILU: Resources(64, 32), EMBED: Resources(20, 0), QKV: Resources(168, 0)}
+    del found[QKV]
     assert complaints(found, found) == []
     assert complaints(found, {SILU: Resources(96, 32), EMBED: Resources(20, 0)}) == []
     (grown,) = complaints(found, {SILU: Resources(63, 32), EMBED: Resources(20, 0)})
