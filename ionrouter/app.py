@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -38,9 +39,10 @@ from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import StatsBook
 from ionrouter.stats_keeper import StatsKeeper
-from ionrouter.store.database import Database, Link, StoreFault
-from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row
-from ionrouter.store.instance import Instance, claim
+from ionrouter.store.database import Database, Link, RowFault, StoreFault
+from ionrouter.store.generation import SELECT_RUNNING, Generation, book, from_bytes, from_row
+from ionrouter.store.instance import Instance, claim, journal_path
+from ionrouter.store.journal import Journal, rows_left
 from ionrouter.store.key_watch import KeyWatch
 from ionrouter.store.keys import KeyStore, ensure_management_key
 from ionrouter.store.ledger import MAX_REQUEST_S, Ledger
@@ -242,21 +244,57 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
     try:
         instance = claim(settings.state_dir)
         with closing(database.open()) as link:
+            _book_left(link, settings.state_dir, instance)
             spending = SpendingBook.load(link)
             unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
     except (StoreFault, OSError) as error:
         raise ConfigError(f"the state cannot be read: {error}") from error
     limits, watch = (SharedLimits(database), KeyWatch(database, keys)) if database.is_shared else (None, None)
+    writer = Writer(database, fault, journal=_journal(settings, database, instance))
     ledger = Ledger(
         spending,
-        Writer(database, fault),
-        Reader(database),
+        writer,
+        Reader(database, settled=writer.settled),
         settings.log_prompts,
         limits=limits,
         instance=instance,
         unfinished=unfinished,
     )
     return Accounts(keys, ledger, watch=watch)
+
+
+def _journal(settings: Settings, database: Database, instance: Instance) -> Journal | None:
+    """Answers wait for their commit where it must survive a power cut, or is in another machine's hands."""
+    if settings.store_sync == "full" or database.is_shared:
+        return None
+    try:
+        return Journal(journal_path(settings.state_dir, instance.name))
+    except OSError as error:
+        _log.warning("no_journal", error=str(error), consequence="answers wait for their commit")
+        return None
+
+
+def _book_left(link: Link, folder: Path, instance: Instance) -> None:
+    """Commit what dead servers of this folder had answered and not committed."""
+    for name in instance.dead:
+        path = journal_path(folder, name)
+        rows = [row for row in map(_read_left, rows_left(path)) if row is not None]
+        for row in rows:
+            try:
+                link.transact(book(row))
+            except RowFault as error:
+                _log.error("store_row_refused", error=str(error))
+        if rows:
+            _log.info("requests_recovered", count=len(rows))
+        path.unlink(missing_ok=True)
+
+
+def _read_left(row: bytes) -> Generation | None:
+    try:
+        return from_bytes(row)
+    except ValueError as error:
+        _log.error("journal_row_unreadable", error=str(error))
+        return None
 
 
 def _unfinished(link: Link, instance: Instance, *, is_alone: bool) -> list[Generation]:

@@ -39,6 +39,27 @@ def test_kill_9_keeps_what_was_answered_and_marks_what_was_not(tmp_path: Path) -
         assert second.chat()[0] == 200
 
 
+def test_kill_9_keeps_an_answer_that_nobody_had_committed(tmp_path: Path) -> None:
+    """The file is locked, so that no commit can have kept it: its row lies in the journal."""
+    with bank(tmp_path) as first:
+        key, digest = first.make_key()
+        assert first.chat(key)[0] == 200
+        with contextlib.closing(sqlite3.connect(_file(tmp_path), isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            status, answer = first.chat(key)
+            assert status == 200 and not _is_written(tmp_path, answer["id"])
+            first.server.process.send_signal(signal.SIGKILL)
+            first.server.wait()
+            other.execute("ROLLBACK")
+    with bank(tmp_path) as second:
+        assert second.server.events("requests_recovered")[0]["count"] in (1, 2)
+        assert second.generation(answer["id"], key)["state"] == "finished"
+        assert second.manage(f"/keys/{digest}")["data"]["usage"] == 2 * COST
+    with bank(tmp_path) as third:  # once
+        assert third.server.events("requests_recovered") == []
+        assert third.manage(f"/keys/{digest}")["data"]["usage"] == 2 * COST
+
+
 def test_kill_9_books_what_was_reserved_under_a_limit(tmp_path: Path) -> None:
     """What it did cost is lost with the process; the reservation is the most that it can have."""
     with bank(tmp_path) as first:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -167,6 +168,21 @@ def from_row(row: Sequence[Any]) -> Generation:
 
 def insert(generation: Generation) -> Statement:
     return INSERT, _values(generation)
+
+
+def book(generation: Generation) -> list[Statement]:
+    """What an ended row is and costs; run twice it does the same."""
+    return [add_usage(generation), insert(generation)]
+
+
+def to_bytes(generation: Generation) -> bytes:
+    """As it is kept until it is committed; raises UnicodeEncodeError for what is no text."""
+    return msgspec.msgpack.encode(generation)
+
+
+def from_bytes(row: bytes) -> Generation:
+    """Raises ValueError for what another version wrote."""
+    return msgspec.msgpack.decode(row, type=Generation)
 
 
 def insert_new(generation: Generation) -> Statement:

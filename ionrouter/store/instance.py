@@ -30,6 +30,11 @@ class Instance:
             os.close(self.lock)
 
 
+def journal_path(folder: Path, name: str) -> Path:
+    """Where a server of this name keeps what is not committed yet."""
+    return folder / f"journal.{name}"
+
+
 def claim(folder: Path) -> Instance:
     """Take the first free slot of a state folder; raises OSError where the folder cannot be written."""
     root = _root(folder)

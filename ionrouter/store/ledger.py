@@ -35,6 +35,9 @@ from ionrouter.store.writer import Write, Writer
 _log = structlog.get_logger(__name__)
 
 MAX_RECENT = 1024
+# Beside so many others or more, requests end together: to wait for one commit of all costs less than rows
+# that the writer's thread commits later, while everybody wants the interpreter.
+MANY = 3
 FORGET_EVERY_S = 60.0
 MAX_COMMIT_S = 1.0  # a disk slower than this delays no answer
 MAX_REQUEST_S = DAY_S  # what began before that has no server any more
@@ -120,7 +123,10 @@ class Ledger:
             answer.add(event)
 
     def end(self, record: RequestRecord, client: Client) -> None:
-        """Note how a request ended, book its cost, and queue its row for the next commit."""
+        """Note how a request ended, book its cost, and queue its row for the next commit.
+
+        Where few run its row is safe in the journal meanwhile, and nobody waits for the commit.
+        """
         running = self._running.pop(record.id, None)
         done = generation.ended(record, client, self._name)
         self._remember(done)
@@ -129,15 +135,28 @@ class Ledger:
             running.write.withdraw()
         if self.writer is None:
             return
-        statements = [generation.add_usage(done), generation.insert(done)]
+        statements, turn = generation.book(done), generation.turn_of(done)
         if running is not None and running.input is not None and running.assembly is not None:
             statements.append(_words(done, running.input, running.assembly))
-        commit = self.writer.put(statements, generation.turn_of(done))
+        elif len(self._running) < MANY and (entry := self._journal(done)):
+            self.writer.put_lazily(statements, turn, entry)
+            return
+        commit = self.writer.put(statements, turn)
         if commit is not None:
             loop = commit.get_loop()
             self._commits[done.id] = commit, loop.time() + MAX_COMMIT_S
             if self._patience is None:
                 self._patience = loop.call_later(MAX_COMMIT_S, self._lose_patience)
+
+    def _journal(self, done: Generation) -> int:
+        """Keep a row from a kill until it is committed; 0 where only its commit can."""
+        journal = self.writer.journal if self.writer is not None and self.writer.is_well else None
+        if journal is None:
+            return 0
+        try:
+            return journal.add(generation.to_bytes(done))
+        except UnicodeEncodeError:  # a name of an upstream's with half of a character
+            return 0
 
     def _lose_patience(self) -> None:
         """Let go whoever has waited too long for a commit, and forget those that nobody waited for.
@@ -234,6 +253,8 @@ class Ledger:
             self._patience.cancel()
         if self.writer is not None:
             await self.writer.close()
+            if self.writer.journal is not None:
+                self.writer.journal.close()
         if self.reader is not None:
             await asyncio.to_thread(self.reader.close)
         if self.limits is not None:

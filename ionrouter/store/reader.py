@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -27,14 +27,23 @@ MAX_QUERY_S = 30.0
 class Reader:
     """Runs functions of an SQLAlchemy connection; connections are opened at first use and cannot write."""
 
-    def __init__(self, database: Database, *, max_query_s: float = MAX_QUERY_S) -> None:
-        self._database, self._max_query_s = database, max_query_s
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_query_s: float = MAX_QUERY_S,
+        settled: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`settled` waits until what was put before is committed, so that a reader finds it."""
+        self._database, self._max_query_s, self._settled = database, max_query_s, settled
         self._threads = ThreadPoolExecutor(NUM_THREADS, "store-reader")
         self._local = threading.local()
         self._opened: list[Any] = []  # the driver's connections
 
     async def run(self, read: Read[Result]) -> Result:
         """Run `read` in a reader's thread; raises RequestError 408 when it takes too long, 503 on a fault."""
+        if self._settled is not None:
+            await self._settled()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, read)
 
     async def one(self, sql: str, values: Sequence[Any]) -> Sequence[Any] | None:

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ import structlog
 from ionrouter.errors import ConfigError
 from ionrouter.store.checkpointer import Checkpointer
 from ionrouter.store.database import Database, Link, RowFault, Statement, StoreFault
+from ionrouter.store.journal import Journal
 from ionrouter.store.sqlite_file import SqliteFile, SqliteLink
 
 _log = structlog.get_logger(__name__)
@@ -25,6 +27,7 @@ _log = structlog.get_logger(__name__)
 MAX_WAITING = 10_000  # writes; about 20 MB
 LAZY_S = 0.05  # how long a write that nobody awaits may lie, so that it shares another's commit
 RETRY_S = 0.5
+MAX_SETTLE_S = 1.0
 LOCK_PATIENCE_S = 0.25  # somebody else's transaction: a backup, a person with a shell
 SHARED_PATIENCE_S = 1.0  # other servers' commits, too
 CLOSE_TIMEOUT_S = 5.0
@@ -43,6 +46,7 @@ class Write:
     statements: Statements
     turn: str = ""  # names the row that other servers' writes may want too
     done: asyncio.Future[None] | None = None
+    entry: int = 0  # its number in the journal; 0: it is in none
 
     def made(self) -> Sequence[Statement]:
         """The statements as they go to the database."""
@@ -61,6 +65,7 @@ class Writer:
     database: Database
     fault: Fault = lambda _what, _count: None
     max_waiting: int = MAX_WAITING
+    journal: Journal | None = None  # of what need not wait for its commit to be safe
     is_well: bool = True  # whether the last commit worked
     num_waiting: int = 0
     _waiting: deque[Write] = field(default_factory=deque)
@@ -90,15 +95,24 @@ class Writer:
             self._loop.call_soon(self._wake_now)
         return write.done
 
-    def put_lazily(self, statements: Statements, turn: str = "") -> Write | None:
+    def put_lazily(self, statements: Statements, turn: str = "", entry: int = 0) -> Write | None:
         """Queue a write that nobody waits for; it shares another's commit, or has its own in a moment.
 
-        What makes statements is called in the writer's thread, if the write is not withdrawn before.
+        What makes statements is called in the writer's thread, if the write is not withdrawn before. `entry`:
+        its number in the journal.
         """
         write = self._queue(statements, turn)
+        if write is not None:
+            write.entry = entry
         if write is not None and self._nudge is None and self._loop is not None:
             self._nudge = self._loop.call_later(LAZY_S, self._wake_lazily)
         return write
+
+    async def settled(self) -> None:
+        """Wait until what was put before is committed, or waiting is no use."""
+        if self.num_waiting and (done := self.put(())) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(done, MAX_SETTLE_S)
 
     def hurry(self) -> None:
         """Let what was put lazily be written now; nobody waits for it."""
@@ -218,10 +232,13 @@ class Writer:
         futures = [write.done for write in batch if write.done is not None]
         for write in batch:
             write.done = None
-        self._call(self._settle, futures, num_written)
+        entry = max((write.entry for write in batch[:num_written]), default=0)
+        self._call(self._settle, futures, num_written, entry)
 
-    def _settle(self, futures: list[asyncio.Future[None]], num_written: int) -> None:
+    def _settle(self, futures: list[asyncio.Future[None]], num_written: int, entry: int) -> None:
         self.num_waiting -= num_written
+        if self.journal is not None and entry:
+            self.journal.release(entry)
         for future in futures:
             if not future.done():
                 future.set_result(None)

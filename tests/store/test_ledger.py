@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +13,8 @@ from ionrouter.schema.events import ChoiceDelta, Chunk, RequestRecord
 from ionrouter.schema.request import Client
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.store import ledger as ledgers
-from ionrouter.store.generation import Generation, abort, add_usage, insert
+from ionrouter.store.generation import Generation, abort, add_usage, book, from_bytes, insert
+from ionrouter.store.journal import Journal, rows_left
 from ionrouter.store.ledger import Ledger
 from ionrouter.store.reader import Reader
 from ionrouter.store.spending import SpendingBook
@@ -42,10 +45,11 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "MAX_COMMIT_S", 60.0)
 
 
-def opened(place: Place, *, keeps_words: bool = False) -> Ledger:
+def opened(place: Place, *, keeps_words: bool = False, journal: Journal | None = None) -> Ledger:
     database = place.database
     database.open().close()
-    ledger = Ledger(SpendingBook(), Writer(database), Reader(database), keeps_words)
+    writer = Writer(database, journal=journal)
+    ledger = Ledger(SpendingBook(), writer, Reader(database, settled=writer.settled), keeps_words)
     ledger.start()
     return ledger
 
@@ -65,6 +69,65 @@ async def test_a_request_is_found_at_every_moment_of_its_life(place: Place) -> N
     assert await ledger.find("gen-1-x") == ended
     assert await ledger.find("gen-1-y") is None
     await ledger.close()
+
+
+async def test_with_a_journal_nobody_waits_and_readers_find_what_ended(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    ledger = opened(place, journal=Journal(path))
+    ledger.begin(request(key_id="k"), 100.0)
+    ledger.end(RECORD, Client(user_agent="x\udcff"))
+    assert not ledger._commits, "its row is safe already"
+    (row,) = rows_left(path)
+    assert from_bytes(row) == await ledger.find("gen-1-x")
+    ledger._recent.clear()
+    found = await ledger.find("gen-1-x")  # waits for the commit
+    assert found == from_bytes(row)
+    assert rows_left(path) == []
+    assert place.ask("SELECT num_requests, cost FROM key_usage") == [(1, 0.75)]
+    await ledger.close()
+
+
+async def test_many_that_end_together_wait_for_one_commit(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    ledger = opened(place, journal=Journal(path))
+    for number in range(ledgers.MANY + 1):
+        ledger.begin(request(key_id="k", id=f"gen-{number}"), 100.0)
+    ledger.end(replace(RECORD, id="gen-0"), Client())
+    assert list(ledger._commits) == ["gen-0"] and rows_left(path) == []
+    ledger.end(replace(RECORD, id="gen-1"), Client())
+    assert list(ledger._commits) == ["gen-0"] and len(rows_left(path)) == 1
+    await ledger.committed("gen-0")
+    await ledger.close()
+    assert place.ask("SELECT num_requests FROM key_usage") == [(2,)]
+
+
+@pytest.mark.parametrize("why", ["words", "no text", "no room"])
+async def test_what_the_journal_cannot_keep_waits_for_its_commit(
+    place: Place, tmp_path: Path, why: str
+) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, segment_bytes=100 if why == "no room" else 10_000)
+    ledger = opened(place, keeps_words=why == "words", journal=journal)
+    ledger.begin(request(key_id="k"), 100.0)
+    ledger.end(replace(RECORD, error="\udcff") if why == "no text" else RECORD, Client())
+    assert rows_left(path) == [] and list(ledger._commits) == ["gen-1-x"]
+    await ledger.committed("gen-1-x")
+    assert place.ask("SELECT num_requests FROM key_usage") == [(1,)]
+    await ledger.close()
+
+
+async def test_rows_that_were_committed_before_a_kill_are_booked_once(place: Place, tmp_path: Path) -> None:
+    """The commit worked, and the process died before the journal was told."""
+    path = tmp_path / "journal"
+    ledger = opened(place, journal=Journal(path))
+    ledger.begin(request(key_id="k"), 100.0)
+    ledger.end(RECORD, Client())
+    (row,) = rows_left(path)
+    await ledger.close()
+    with closing(place.database.open()) as link:
+        for _ in range(2):
+            link.transact(book(from_bytes(row)))
+    assert place.ask("SELECT num_requests, cost FROM key_usage") == [(1, 0.75)]
 
 
 async def test_memory_is_bounded_and_the_file_is_not(place: Place) -> None:
