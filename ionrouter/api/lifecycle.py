@@ -24,6 +24,7 @@ from ionrouter.errors import ConfigError, RequestError
 _log = structlog.get_logger(__name__)
 
 LAST_WORDS_S = 5.0  # for the error event of a request that had to be ended to reach its client
+BACKLOG = 1024  # connections not yet accepted; who comes beyond it is let in a second later
 
 Announce = Callable[[str], None]  # the base URL
 Hangup = Callable[[], None]  # SIGHUP
@@ -49,7 +50,7 @@ async def serve(
 
 
 async def listen(runner: EnvelopeRunner, host: str, port: int) -> web.TCPSite:
-    site = web.TCPSite(runner, host.strip("[]"), port)
+    site = web.TCPSite(runner, host.strip("[]"), port, backlog=BACKLOG)
     try:
         await site.start()
     except OSError as error:

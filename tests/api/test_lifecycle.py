@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import http.client
 import signal
+import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tests.support.file_server import FileServer, Served
@@ -64,6 +65,17 @@ def test_what_outlasts_the_drain_ends_with_one_error_event(tmp_path: Path) -> No
     assert "[DONE]" not in streamed
     status, whole = next((status, body) for status, body in answers if isinstance(body, dict))
     assert (status, whole["error"]["code"]) == (503, 503)
+
+
+def test_three_hundred_callers_at_once_are_let_in_while_the_server_is_busy(tmp_path: Path) -> None:
+    with running_server(tmp_path, SLOW) as server, ExitStack() as stack:
+        server.signal(signal.SIGSTOP)
+        try:
+            for _ in range(300):  # one too many would be tried again after a second
+                stack.enter_context(socket.create_connection((server.host, server.port), timeout=0.9))
+        finally:
+            server.signal(signal.SIGCONT)
+        assert server.get("/livez")[0] == 200
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
