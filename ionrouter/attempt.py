@@ -39,6 +39,7 @@ from ionrouter.schema.events import (
     Finished,
     ProviderBatch,
     ProviderEvent,
+    Taker,
     TextRun,
     flat,
 )
@@ -136,6 +137,15 @@ class Attempt:
                 for chunk in event.chunks() if isinstance(event, TextRun) else (event,):
                     out += self._admit(as_chunk(chunk) if isinstance(chunk, Complete) else chunk, flight)
         return out
+
+    def take(self, batch: ProviderBatch) -> bool:
+        """Pass on and count at once what comes after the commit, if whoever is served takes it at once."""
+        now, taker = self._parts.clock(), self._errand.taker
+        if not self.is_committed or taker is None or not taker(batch):
+            return False
+        for event in batch:
+            self._tally.add(event, now)
+        return True
 
     def _admit(self, chunk: Chunk, flight: Flight) -> list[Event]:
         """Hold back what commits nothing, commit on the first that does, then pass on."""
@@ -290,9 +300,11 @@ class Attempt:
             return min(limit, (self._started_at + timeouts.first_token_s - now, "the first token"))
         return min(limit, (timeouts.inter_token_s, "the next token"))
 
-    def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
+    def open(self, taker: Taker) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work upstream."""
         client, upstream = self._errand.client, self._upstream()
+        if self._errand.taker is not None:
+            upstream = replace(upstream, taker=taker)
         together: Callable[[UpstreamRequest], AsyncIterator[ProviderBatch]] | None
         together = getattr(client, "batches", None)  # see BatchingClient; asking its type costs 30 us
         return together(upstream) if together else client.stream(upstream)

@@ -21,7 +21,7 @@ from ionrouter.errand import Errand, Parts, Trace
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import Endpoint, ProviderType, RoutingSettings
-from ionrouter.schema.events import ProviderEvent
+from ionrouter.schema.events import ProviderEvent, Taker
 from ionrouter.schema.request import InferenceRequest
 
 PRIORITIES = {"priority": 1, "fast": 1, "ultrafast": 1, "flex": -1}  # service tier -> place in Ion's queue
@@ -45,6 +45,7 @@ class Departures:
     settings: RoutingSettings
     parts: Parts
     trace: Trace
+    taker: Taker | None = None
     walk: Walk = field(init=False)
     has_hedged: bool = False  # a rival was sent
 
@@ -99,6 +100,7 @@ class Departures:
             may_switch_model=self.walk.has_other_model(candidate),
             is_exploring=candidate.is_exploring,
             role="hedge" if hedge else "main",
+            taker=self.taker,
         )
 
 

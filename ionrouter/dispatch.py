@@ -17,7 +17,7 @@ from ionrouter.errand import Parts, Trace
 from ionrouter.errors import StreamBroken, UpstreamError
 from ionrouter.race import patience_with, raced
 from ionrouter.routing.table import RoutingSettings
-from ionrouter.schema.events import Batch
+from ionrouter.schema.events import Batch, Taker
 from ionrouter.schema.request import InferenceRequest
 
 
@@ -28,13 +28,14 @@ async def dispatch(
     settings: RoutingSettings,
     parts: Parts,
     trace: Trace,
+    taker: Taker | None = None,
 ) -> AsyncIterator[Batch]:
     """Yield Committed, then Chunks or one Complete, then Finished, in batches as they came.
 
     Raises RequestError or AllAttemptsFailed before commit, StreamBroken after. `trace` holds every attempt,
-    also when the caller closes the iterator early.
+    also when the caller closes the iterator early. After commit `taker` may be given batches instead.
     """
-    departures = Departures(plan, request, clients, settings, parts, trace)
+    departures = Departures(plan, request, clients, settings, parts, trace, taker)
     walk = departures.walk
     while (departure := departures.next()) is not None:
         after_s = patience_with(departure, departures)

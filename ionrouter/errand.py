@@ -15,7 +15,7 @@ from ionrouter.balancing.hedging import HedgeBook
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import Endpoint, ModelRoute
-from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed
+from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed, Taker
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.tool_calls import count_calls
@@ -69,6 +69,7 @@ class Errand(Struct, frozen=True):
     may_switch_model: bool = False  # a refusal of content may go on to another model
     is_exploring: bool = False
     role: AttemptRole = "main"
+    taker: Taker | None = None  # of whoever is served
 
     def record(
         self,

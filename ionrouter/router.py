@@ -35,7 +35,18 @@ from ionrouter.routing.naming import routes_of
 from ionrouter.routing.resolve import serves
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
 from ionrouter.schema.compression import compressed, wants_compression
-from ionrouter.schema.events import Batch, Committed, Event, Finished, Observer, RequestRecord, TextRun, flat
+from ionrouter.schema.events import (
+    Batch,
+    Committed,
+    Event,
+    Finished,
+    Observer,
+    ProviderBatch,
+    RequestRecord,
+    Taker,
+    TextRun,
+    flat,
+)
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest, Kind
 from ionrouter.shadow import Shadows
@@ -143,12 +154,13 @@ class Router:
         """The same as `batches`, one after the other."""
         return flat(self.batches(request))
 
-    async def batches(self, request: InferenceRequest) -> AsyncIterator[Batch]:
+    async def batches(self, request: InferenceRequest, taker: Taker | None = None) -> AsyncIterator[Batch]:
         """Serve one request: Committed, then Chunks or one Complete, then Finished, in batches as they came.
 
         Raises RequestError, AvailabilityError or AllAttemptsFailed before commit, StreamBroken after. One
         RequestRecord goes to the observers before Finished is yielded, or when the request ends otherwise;
-        the last event and an error wait until it is kept.
+        the last event and an error wait until it is kept. While who called waits for a batch, `taker` may
+        be given it instead.
         """
         if not request.arrived_at:
             request = replace(request, arrived_at=self._parts.clock())
@@ -165,14 +177,12 @@ class Router:
                 self._books.begin(request, started_at)
             if plan.routes[0].shadow is not None and self.makers.find(request) is None:
                 self.shadows.follow(request, plan, settings)
-            hears = self._books is not None and self._books.hears
-            batches = dispatch(plan, request, self._clients, settings, self._parts, trace)
+            hear = partial(self._hear_batch, request, plan, trace)
+            passed = None if taker is None else partial(_passed, taker, hear)
+            batches = dispatch(plan, request, self._clients, settings, self._parts, trace, passed)
             async with aclosing(batches) as source:  # type: ignore[type-var]
                 async for batch in source:
-                    for event in batch:
-                        # A run of text tells nothing but to books that keep words.
-                        if trace.endpoint is None or hears or event.__class__ is not TextRun:
-                            self._hear(request, event, plan, trace)
+                    hear(batch)
                     if isinstance(batch[-1], Finished):
                         if request.stream and len(batch) > 1:
                             yield batch[:-1]  # only the last event waits
@@ -192,6 +202,13 @@ class Router:
             raise
         finally:
             self._report(request, trace, started_at, ending)
+
+    def _hear_batch(self, request: InferenceRequest, plan: Plan, trace: Trace, batch: Batch) -> None:
+        hears = self._books is not None and self._books.hears
+        for event in batch:
+            # A run of text tells nothing but to books that keep words.
+            if trace.endpoint is None or hears or event.__class__ is not TextRun:
+                self._hear(request, event, plan, trace)
 
     def _hear(self, request: InferenceRequest, event: Event | TextRun, plan: Plan, trace: Trace) -> None:
         """Let the session, and thoughts that only it can read, come back to the endpoint that answered."""
@@ -269,6 +286,14 @@ class Ending:
         self.status = 500
         self.error: str | None = None
         self.is_reported = False
+
+
+def _passed(taker: Taker, hear: Callable[[Batch], None], batch: ProviderBatch) -> bool:
+    """Let it be taken at once, and hear it then."""
+    if not taker(batch):
+        return False
+    hear(batch)
+    return True
 
 
 def _status(error: Exception) -> int:

@@ -14,7 +14,7 @@ from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt
 
 from ionrouter.alarm import Alarm
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.schema.events import ProviderBatch, ProviderEvent
+from ionrouter.schema.events import ProviderBatch, ProviderEvent, Taker
 
 log = structlog.get_logger(__name__)
 
@@ -24,8 +24,12 @@ MAX_CONNECTIONS = 2  # to one endpoint, for one attempt
 class Work(Protocol):
     """What is to be done upstream, and its rules."""
 
-    def open(self) -> AsyncIterator[ProviderEvent | ProviderBatch]:
-        """Start the work; what comes together may come as one list."""
+    def open(self, taker: Taker) -> AsyncIterator[ProviderEvent | ProviderBatch]:
+        """Start the work; what comes together may come as one list, or be offered to `taker` before."""
+        ...
+
+    def take(self, batch: ProviderBatch) -> bool:
+        """Take a batch at once, as a Taker does."""
         ...
 
     def whole(self) -> Awaitable[ProviderBatch] | None:
@@ -55,7 +59,7 @@ class Upstream:
         self._has_first = False
         self._alarm = Alarm(self._ring)
         self._task: asyncio.Task[Any] | None = None  # that waits now
-        self._has_rung = False
+        self._has_rung, self._awaited = False, ""
 
     async def __aenter__(self) -> Self:
         """Connect and wait for the first event; a refused connection is tried once more."""
@@ -101,7 +105,7 @@ class Upstream:
         if (whole := self._work.whole()) is not None:
             self._first = await self._timed(whole)
         else:
-            self._batches = self._work.open()
+            self._batches = self._work.open(self._take)
             self._first = await self._timed(anext(self._batches))
         self._has_first = True
 
@@ -115,11 +119,10 @@ class Upstream:
         return await self._timed(anext(self._batches))
 
     async def _timed(self, coming: Awaitable[ProviderEvent | ProviderBatch]) -> ProviderBatch | None:
-        limit_s, awaited = self._work.limit()
         self._task = task = asyncio.current_task(self._alarm.loop)
         assert task is not None
         cancelled_before, self._has_rung = task.cancelling(), False
-        self._alarm.set(max(limit_s, 0.0))
+        self._give_time()
         try:
             item = await coming
         except StopAsyncIteration:
@@ -128,7 +131,7 @@ class Upstream:
             # What a client raises while it is being cancelled must not hide why it was.
             is_cancelled = self._cancelled_by_others(task) > cancelled_before
             if self._has_rung and not (is_cancelled and isinstance(error, asyncio.CancelledError)):
-                raise _timed_out(f"{awaited} did not come in time") from error
+                raise _timed_out(f"{self._awaited} did not come in time") from error
             if is_cancelled and isinstance(error, Exception):
                 raise asyncio.CancelledError from error
             if isinstance(error, TimeoutError):
@@ -139,6 +142,17 @@ class Upstream:
         if self._has_rung:
             task.uncancel()  # it came at the very last moment
         return item if isinstance(item, list) else [cast(ProviderEvent, item)]
+
+    def _take(self, batch: ProviderBatch) -> bool:
+        """Let the work take it at once; whoever waits in `next` then waits for another, as long again."""
+        if not self._work.take(batch):
+            return False
+        self._give_time()
+        return True
+
+    def _give_time(self) -> None:
+        limit_s, self._awaited = self._work.limit()
+        self._alarm.set(max(limit_s, 0.0))
 
     def _cancelled_by_others(self, task: asyncio.Task[Any]) -> int:
         return task.uncancel() if self._has_rung else task.cancelling()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.schema.events import ChoiceDelta, Chunk, ProviderEvent
+from ionrouter.schema.events import ChoiceDelta, Chunk, ProviderBatch, ProviderEvent, Taker
 from ionrouter.upstream import opened
 
 PIECE = Chunk((ChoiceDelta(0, {"content": "x"}),))
@@ -39,9 +40,12 @@ class Work:
             if self.on_close is not None:
                 raise self.on_close
 
-    def open(self) -> AsyncIterator[ProviderEvent]:
+    def open(self, taker: Taker) -> AsyncIterator[ProviderEvent]:
         self.events.append(self._play(self.steps[len(self.events)]))
         return self.events[-1]
+
+    def take(self, batch: ProviderBatch) -> bool:
+        return False
 
     def whole(self) -> Any:
         return None
@@ -68,6 +72,44 @@ async def read(work: Work) -> list[ProviderEvent]:
 async def test_events_come_through_and_the_upstream_is_closed() -> None:
     work = Work([0])
     assert await read(work) == [PIECE] and work.closed == 1
+
+
+@dataclass
+class Taking(Work):
+    """Offers a batch every 50 ms before it yields, and takes all of them."""
+
+    num_offered: int = 0
+    num_taken: int = 0
+
+    def open(self, taker: Taker) -> AsyncIterator[ProviderEvent]:
+        return self._offered(taker)
+
+    async def _offered(self, taker: Taker) -> AsyncIterator[ProviderEvent]:
+        yield PIECE
+        for _ in range(self.num_offered):
+            await asyncio.sleep(0.05)
+            assert taker([PIECE])
+        await asyncio.sleep(self.steps[0])
+        yield PIECE
+
+    def take(self, batch: ProviderBatch) -> bool:
+        self.num_taken += len(batch)
+        return True
+
+    def limit(self) -> tuple[float, str]:
+        return self.limit_s, f"piece {self.num_taken}"
+
+
+async def test_what_is_taken_moves_the_deadline() -> None:
+    work = Taking([0], limit_s=0.2, num_offered=10)
+    assert await read(work) == [PIECE, PIECE] and work.num_taken == 10
+
+
+async def test_silence_after_what_was_taken_is_as_long_as_any_other() -> None:
+    work, started_at = Taking([30], limit_s=0.2, num_offered=4), time.monotonic()
+    with pytest.raises(UpstreamError, match="piece 4 did not come in time"):
+        await read(work)
+    assert 0.4 <= time.monotonic() - started_at < 10
 
 
 async def test_a_refused_connection_is_opened_once_more_and_no_more() -> None:

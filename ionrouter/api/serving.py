@@ -21,7 +21,7 @@ from ionrouter.errors import IonrouterError
 from ionrouter.schema import json
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Batch, Chunk, Committed, Complete, Event, Finished, TextRun
+from ionrouter.schema.events import Batch, Chunk, Committed, Complete, Event, Finished, ProviderBatch, TextRun
 from ionrouter.schema.healing import healed_answer, wants_healing
 from ionrouter.schema.plugins import RESPONSE_HEALING
 from ionrouter.schema.request import InferenceRequest
@@ -131,10 +131,11 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
     try:
-        run = Run(edge.router.batches(ask.wanted))
+        stream = _Stream(request, edge, ask, surface) if ask.wanted.stream else None
+        run = Run(edge.router.batches(ask.wanted, stream.take if stream is not None else None))
         with edge.in_flight.track(run):
-            if ask.wanted.stream:
-                return await _Stream(request, edge, ask, surface).serve(run)
+            if stream is not None:
+                return await stream.serve(run)
             async with run as batches:
                 events = [event async for batch in batches for event in batch]
             return _whole(events, ask)
@@ -178,6 +179,7 @@ class _Stream:
         self._silence = Alarm(self._beat)
         self._beating: asyncio.Task[None] | None = None
         self._reports_route = ask.explanation is not None
+        self._crash: Exception | None = None  # of `take`
         self._pattern: Chunk | None = None  # of the run encoded last
         self._around_text = (b"", b"")
 
@@ -199,9 +201,25 @@ class _Stream:
                 self._beating.cancel()
         return self._sse.response
 
+    def take(self, batch: ProviderBatch) -> bool:
+        """Write a batch at once, if the client is ready for it; else `_relay` will get it, and may wait."""
+        if self._beating is not None or not self._sse.is_ready:
+            return False
+        try:
+            data = b"".join(map(self._encode, batch))
+        except Exception as error:  # what was encoded before it is not encoded again
+            self._crash = error
+            return False
+        if data:
+            self._sse.write_now(data)
+            self._silence.set(self._heartbeat_every_s)
+        return True
+
     async def _relay(self, batches: AsyncIterator[Batch]) -> None:
         self._silence.set(self._first_heartbeat_s)
         async for batch in batches:
+            if self._crash is not None:
+                raise self._crash
             if parts := [part for item in batch if (part := self._encode(item))]:
                 if self._beating is not None:
                     await self._quiet()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http import StreamWriter
 
 from ionrouter.schema import json
 
@@ -41,6 +42,8 @@ class SseResponse:
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self._response = web.StreamResponse(headers=HEADERS)
+        # Where bytes go as they are, or as HTTP chunks, and nothing else is done to them. None: not yet.
+        self._way: tuple[StreamWriter, asyncio.Transport] | None = None
 
     @property
     def has_started(self) -> bool:
@@ -55,13 +58,38 @@ class SseResponse:
         """Send the parts in one write; raises ClientGone."""
         try:
             if not self.has_started:
-                await self._response.prepare(self._request)
+                await self._start()
             await self._write(b"".join(parts))
         except TimeoutError:
             self._abandon()
             raise ClientGone(f"read nothing for {WRITE_TIMEOUT_S:.0f} s") from None
         except ConnectionError as error:
             raise ClientGone(str(error)) from None
+
+    @property
+    def is_ready(self) -> bool:
+        """Ask whether the client has taken all so far, so that `write_now` need not wait."""
+        if self._way is None:
+            return False
+        transport = self._way[1]
+        return not transport.is_closing() and not transport.get_write_buffer_size()
+
+    def write_now(self, data: bytes) -> None:
+        """Send what the transport buffers if it must; only if `is_ready`. It may leave that no longer so."""
+        assert self._way is not None
+        writer, transport = self._way
+        if writer.chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        writer.buffer_size += len(data)  # as writer.write, which waits for nothing, notes it
+        writer.output_size += len(data)
+        transport.write(data)
+
+    async def _start(self) -> None:
+        response, transport = self._response, self._request.transport
+        writer = await response.prepare(self._request)
+        is_plain = isinstance(writer, StreamWriter) and writer.length is None and not response.compression
+        if is_plain and transport is not None:
+            self._way = cast(StreamWriter, writer), transport
 
     async def _write(self, data: bytes) -> None:
         transport = self._request.transport

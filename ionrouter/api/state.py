@@ -14,7 +14,7 @@ from ionrouter.api.inflight import InFlight
 from ionrouter.api.readiness import Readiness
 from ionrouter.metrics import Metrics
 from ionrouter.routing.table import Endpoint, RoutingTable
-from ionrouter.schema.events import Batch
+from ionrouter.schema.events import Batch, Taker
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.settings import Settings
 from ionrouter.stats.book import StatsBook
@@ -31,8 +31,8 @@ class Routes(Protocol):
         """What new requests read."""
         ...
 
-    def batches(self, request: InferenceRequest) -> AsyncIterator[Batch]:
-        """Committed, then Chunks or one Complete, then Finished, in batches as they came."""
+    def batches(self, request: InferenceRequest, taker: Taker | None = None) -> AsyncIterator[Batch]:
+        """Committed, then Chunks or one Complete, then Finished, in batches as they came, but those taken."""
         ...
 
     def explain(self, request: InferenceRequest) -> Any:

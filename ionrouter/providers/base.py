@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from ionrouter.routing.table import Endpoint
-from ionrouter.schema.events import ProviderBatch, ProviderEvent
+from ionrouter.schema.events import ProviderBatch, ProviderEvent, Taker
 from ionrouter.schema.request import Kind
 
 
@@ -38,6 +38,7 @@ class UpstreamRequest(Struct, frozen=True):
     tenant: str = ""  # local engine: cached prefixes are shared inside a tenant only (the caller's key id)
     traceparent: str | None = None  # W3C Trace Context, for upstreams that are to continue the trace
     queue: QueueTime = field(default_factory=QueueTime)  # the one thing here that changes
+    taker: Taker | None = None  # may be offered a batch before it is yielded; what it takes is not yielded
 
 
 class ProviderClient(Protocol):

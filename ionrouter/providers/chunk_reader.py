@@ -7,12 +7,10 @@ how long an answer's trailer may take.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Protocol
 
 from ionrouter.providers.base import UpstreamRequest
-from ionrouter.providers.batches import in_batches
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.http_faults import Cut
 from ionrouter.providers.normalise import StreamNormaliser
@@ -20,13 +18,13 @@ from ionrouter.providers.sse import EventTooLong, SseDecoder, SseEvent
 from ionrouter.providers.text_runs import TextRuns
 from ionrouter.providers.upstream_body import count_choices
 from ionrouter.schema import json
-from ionrouter.schema.events import Chunk, ProviderEvent, TextRun
+from ionrouter.schema.events import Chunk, ProviderEvent, Taker, TextRun
 
 
 class Source(Protocol):
-    """Where bytes come from."""
+    """Where bytes come from: `pour` calls `take` with what comes, b"" at the end, until it answers False."""
 
-    async def readany(self) -> bytes: ...
+    async def pour(self, take: Callable[[bytes], bool]) -> None: ...
 
 
 class ChunkReader:
@@ -36,27 +34,62 @@ class ChunkReader:
         self._errors, self._trailer_s = errors, trailer_s
         self._stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
         self._decoder, self._runs = SseDecoder(), TextRuns()
+        self._taker = request.taker
+        self._batch: list[ProviderEvent | TextRun] = []  # to be yielded
+        self._fault: Exception | None = None  # to be raised after it
+        self._is_over = False
 
-    def batches(self, source: Source) -> AsyncGenerator[list[ProviderEvent | TextRun], None]:
-        """Yield what each read completes; raises UpstreamError after what came before the fault."""
-        return in_batches(partial(self._next, source), self._take_in)
+    async def batches(self, source: Source) -> AsyncGenerator[list[ProviderEvent | TextRun], None]:
+        """Yield what each read completes, unless the request's taker takes it.
 
-    def _take_in(self, data: bytes, batch: list[ProviderEvent | TextRun]) -> bool:
-        self._read(data, batch)
-        is_over = self._decoder.is_done or not data
-        if is_over:
-            batch += self._stream.end(is_done=self._decoder.is_done)
-        return is_over
+        Raises UpstreamError after what came before the fault.
+        """
+        while not self._is_over:
+            await self._read_on(source)
+            if self._batch:
+                yield self._batch
+            if self._fault is not None:
+                try:
+                    raise self._fault
+                finally:
+                    self._fault = None  # each would hold the other
 
-    async def _next(self, source: Source) -> bytes:
-        """Read what is there, b"" at the end. After the last finish the end may be waited for briefly."""
+    async def _read_on(self, source: Source) -> None:
+        """Read until something is to be yielded or raised.
+
+        After the last finish reason the end is waited for briefly.
+        """
         if not self._stream.is_finished:
-            return await source.readany()
+            await source.pour(self._take_in)
+            return
         try:
             async with asyncio.timeout(self._trailer_s):
-                return await source.readany()
+                await source.pour(self._take_in)
         except (TimeoutError, Cut):
-            return b""  # the answer is whole; only its trailer is missing
+            self._take_in(b"")  # the answer is whole; only its trailer is missing
+
+    def _take_in(self, data: bytes) -> bool:
+        """Parse what was read and offer it; tells whether to read on: nothing is left to yield or raise."""
+        batch: list[ProviderEvent | TextRun] = []
+        self._batch = batch
+        try:
+            self._read(data, batch)
+            self._is_over = self._decoder.is_done or not data
+            if self._is_over:
+                batch += self._stream.end(is_done=self._decoder.is_done)
+        except Exception as fault:
+            self._fault = fault
+            return False
+        if self._is_over or self._stream.is_finished:
+            return False
+        return not batch or (self._taker is not None and self._is_taken(self._taker, batch))
+
+    def _is_taken(self, taker: Taker, batch: list[ProviderEvent | TextRun]) -> bool:
+        try:
+            return taker(batch)
+        except Exception as fault:  # a bug of ours: nobody knows how far it came
+            self._batch, self._fault = [], fault
+            return False
 
     def _read(self, data: bytes, batch: list[ProviderEvent | TextRun]) -> None:
         if not data:
@@ -67,6 +100,8 @@ class ChunkReader:
                 run, data = self._runs.take(data)
                 if run is not None:
                     batch.append(run)
+                if not data:
+                    return
             # While a run may begin with the next event, one event at a time.
             end = data.find(b"\n\n") + 2 if self._runs.may_come else 0
             piece, data = (data[:end], data[end:]) if end > 1 else (data, b"")

@@ -33,6 +33,7 @@ class Answer:
         self._num_held = 0
         self._fault: HttpFault | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._taker: Callable[[bytes], bool] | None = None  # gets what comes; None: whoever waits is woken
         self._inflater: Inflater | None = None
 
     @property
@@ -56,6 +57,29 @@ class Answer:
             if self.is_whole:
                 return b""
             await self._wait()
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        """Hand all bytes to `take` as they come, b"" at the end, until it answers False.
+
+        It is called where they are read: a task that waits here is not woken for what is taken.
+        """
+        while True:
+            if self._pieces:
+                if not take(self._take()):
+                    return
+            elif self._fault is not None:
+                raise self._fault
+            elif self.is_whole:
+                take(b"")
+                return
+            else:
+                self._taker = take
+                try:
+                    await self._wait()
+                finally:
+                    has_enough, self._taker = self._taker is None, None
+                if has_enough:
+                    return
 
     async def read(self, max_bytes: int) -> bytes:
         """Read to the end or to about `max_bytes`, whichever is first."""
@@ -103,8 +127,13 @@ class Answer:
         self.wake()
 
     def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is None or self._waiter.done():
+            return  # nobody waits, or who did is being cancelled
+        if self._taker is not None and self._fault is None and not self.is_whole:
+            if not self._pieces or self._taker(self._take()):
+                return
+            self._taker = None
+        self._waiter.set_result(None)
 
     @property
     def has_failed(self) -> bool:

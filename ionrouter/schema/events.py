@@ -8,7 +8,7 @@ then `Finished`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
@@ -214,6 +214,8 @@ Event = Committed | Chunk | Complete | Finished
 # What was read together travels together: one step of every stage for all of it, not one for each event.
 ProviderBatch = Sequence[ProviderEvent | TextRun]
 Batch = Sequence[Event | TextRun]
+# Takes a batch at once and answers True; or takes nothing of it, and it is yielded to who can wait.
+Taker = Callable[[ProviderBatch], bool]
 
 
 async def flat(batches: AsyncIterator[Batch]) -> AsyncIterator[Event]:

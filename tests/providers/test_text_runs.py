@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -33,8 +33,9 @@ class Pieces:
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = [piece for piece in pieces if piece]
 
-    async def readany(self) -> bytes:
-        return self._pieces.pop(0) if self._pieces else b""
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        while take(self._pieces.pop(0) if self._pieces else b""):
+            pass
 
 
 async def read(pieces: Iterable[bytes]) -> tuple[list[Any], UpstreamError | None]:

@@ -15,11 +15,11 @@ from aiohttp import web
 from ionrouter.api.readiness import Phase, Readiness
 from ionrouter.api.routes import make_application
 from ionrouter.api.server import EnvelopeRunner
-from ionrouter.api.state import Edge
+from ionrouter.api.state import Edge, Routes
 from ionrouter.metrics import Metrics
 from ionrouter.routing.table import Endpoint, ModelRoute, Price, Provider, RoutingSettings, RoutingTable
 from ionrouter.schema.assemble import Assembly
-from ionrouter.schema.events import Batch, ChoiceDelta, Chunk, Committed, Event, Finished
+from ionrouter.schema.events import Batch, ChoiceDelta, Chunk, Committed, Event, Finished, Taker
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.settings import Settings
@@ -89,7 +89,9 @@ class ScriptedRoutes:
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def batches(self, request: InferenceRequest) -> AsyncGenerator[Batch, None]:
+    async def batches(
+        self, request: InferenceRequest, taker: Taker | None = None
+    ) -> AsyncGenerator[Batch, None]:
         self.requests.append(request)
         self.num_open += 1
         self.opened.set()
@@ -154,13 +156,14 @@ async def edge_server(
     asks_for_keys: bool = False,
     table: RoutingTable | None = None,
     reload: Callable[[], Awaitable[Mapping[str, Any]]] = no_reload,
+    router: Routes | None = None,
     **settings: Any,
 ) -> AsyncIterator[EdgeServer]:
     routes = ScriptedRoutes(answer, table or a_table())
     chosen = Settings(state_dir=tmp_path / "state", cache_dir=tmp_path / "cache", **settings)
     edge = Edge(
         settings=chosen,
-        router=routes,
+        router=router or routes,
         stats=StatsBook(),
         metrics=Metrics(),
         readiness=Readiness(Phase.READY),
