@@ -37,6 +37,7 @@ from ionrouter.schema.events import (
     Complete,
     Event,
     Finished,
+    Lane,
     ProviderBatch,
     ProviderEvent,
     Taker,
@@ -141,11 +142,28 @@ class Attempt:
     def take(self, batch: ProviderBatch) -> bool:
         """Pass on and count at once what comes after the commit, if whoever is served takes it at once."""
         now, taker = self._parts.clock(), self._errand.taker
-        if not self.is_committed or taker is None or not taker(batch):
+        if not self.is_committed or taker is None or not taker.take(batch):
             return False
         for event in batch:
             self._tally.add(event, now)
         return True
+
+    def lane(self, pattern: Chunk) -> Lane | None:
+        """The same for texts."""
+        taker = self._errand.taker
+        lane = taker.lane(pattern) if taker is not None and self.is_committed else None
+        if lane is None:
+            return None
+        clock, tally = self._parts.clock, self._tally
+
+        def counted(text: str, literal: bytes) -> bool:
+            now = clock()
+            if not lane(text, literal):
+                return False
+            tally.add_text(len(text), now)
+            return True
+
+        return counted
 
     def _admit(self, chunk: Chunk, flight: Flight) -> list[Event]:
         """Hold back what commits nothing, commit on the first that does, then pass on."""
@@ -293,12 +311,13 @@ class Attempt:
     def limit(self) -> tuple[float, str]:
         """Seconds that the next event may take, and what is waited for."""
         errand, now = self._errand, self._parts.clock()
-        timeouts, limit = errand.endpoint.timeouts, (errand.deadline - now, "a whole answer")
-        if not errand.upstream.stream:
-            return limit
-        if self._tally.first_at is None:
-            return min(limit, (self._started_at + timeouts.first_token_s - now, "the first token"))
-        return min(limit, (timeouts.inter_token_s, "the next token"))
+        limit_s, timeouts = errand.deadline - now, errand.endpoint.timeouts
+        if errand.upstream.stream:
+            is_first = self._tally.first_at is None
+            event_s = self._started_at + timeouts.first_token_s - now if is_first else timeouts.inter_token_s
+            if event_s < limit_s:
+                return event_s, "the first token" if is_first else "the next token"
+        return limit_s, "a whole answer"
 
     def open(self, taker: Taker) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work upstream."""

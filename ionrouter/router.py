@@ -37,9 +37,11 @@ from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable
 from ionrouter.schema.compression import compressed, wants_compression
 from ionrouter.schema.events import (
     Batch,
+    Chunk,
     Committed,
     Event,
     Finished,
+    Lane,
     Observer,
     ProviderBatch,
     RequestRecord,
@@ -178,8 +180,8 @@ class Router:
             if plan.routes[0].shadow is not None and self.makers.find(request) is None:
                 self.shadows.follow(request, plan, settings)
             hear = partial(self._hear_batch, request, plan, trace)
-            passed = None if taker is None else partial(_passed, taker, hear)
-            batches = dispatch(plan, request, self._clients, settings, self._parts, trace, passed)
+            heard = None if taker is None else _Heard(taker, hear, hears_text=self._hears)
+            batches = dispatch(plan, request, self._clients, settings, self._parts, trace, heard)
             async with aclosing(batches) as source:  # type: ignore[type-var]
                 async for batch in source:
                     hear(batch)
@@ -203,10 +205,14 @@ class Router:
         finally:
             self._report(request, trace, started_at, ending)
 
+    @property
+    def _hears(self) -> bool:
+        """Whether a run of text tells anything: only to books that keep words."""
+        return self._books is not None and self._books.hears
+
     def _hear_batch(self, request: InferenceRequest, plan: Plan, trace: Trace, batch: Batch) -> None:
-        hears = self._books is not None and self._books.hears
+        hears = self._hears
         for event in batch:
-            # A run of text tells nothing but to books that keep words.
             if trace.endpoint is None or hears or event.__class__ is not TextRun:
                 self._hear(request, event, plan, trace)
 
@@ -288,12 +294,22 @@ class Ending:
         self.is_reported = False
 
 
-def _passed(taker: Taker, hear: Callable[[Batch], None], batch: ProviderBatch) -> bool:
-    """Let it be taken at once, and hear it then."""
-    if not taker(batch):
-        return False
-    hear(batch)
-    return True
+class _Heard:
+    """Whoever is served, where the router hears what it takes."""
+
+    __slots__ = ("_hear", "_hears_text", "_taker")
+
+    def __init__(self, taker: Taker, hear: Callable[[Batch], None], *, hears_text: bool) -> None:
+        self._taker, self._hear, self._hears_text = taker, hear, hears_text
+
+    def take(self, batch: ProviderBatch) -> bool:
+        if not self._taker.take(batch):
+            return False
+        self._hear(batch)
+        return True
+
+    def lane(self, pattern: Chunk) -> Lane | None:
+        return None if self._hears_text else self._taker.lane(pattern)
 
 
 def _status(error: Exception) -> int:

@@ -14,22 +14,18 @@ from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt
 
 from ionrouter.alarm import Alarm
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.schema.events import ProviderBatch, ProviderEvent, Taker
+from ionrouter.schema.events import Chunk, Lane, ProviderBatch, ProviderEvent, Taker
 
 log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = 2  # to one endpoint, for one attempt
 
 
-class Work(Protocol):
-    """What is to be done upstream, and its rules."""
+class Work(Taker, Protocol):
+    """What is to be done upstream, and its rules; it may take at once what comes of it."""
 
     def open(self, taker: Taker) -> AsyncIterator[ProviderEvent | ProviderBatch]:
         """Start the work; what comes together may come as one list, or be offered to `taker` before."""
-        ...
-
-    def take(self, batch: ProviderBatch) -> bool:
-        """Take a batch at once, as a Taker does."""
         ...
 
     def whole(self) -> Awaitable[ProviderBatch] | None:
@@ -105,7 +101,7 @@ class Upstream:
         if (whole := self._work.whole()) is not None:
             self._first = await self._timed(whole)
         else:
-            self._batches = self._work.open(self._take)
+            self._batches = self._work.open(self)
             self._first = await self._timed(anext(self._batches))
         self._has_first = True
 
@@ -143,12 +139,26 @@ class Upstream:
             task.uncancel()  # it came at the very last moment
         return item if isinstance(item, list) else [cast(ProviderEvent, item)]
 
-    def _take(self, batch: ProviderBatch) -> bool:
+    def take(self, batch: ProviderBatch) -> bool:
         """Let the work take it at once; whoever waits in `next` then waits for another, as long again."""
         if not self._work.take(batch):
             return False
         self._give_time()
         return True
+
+    def lane(self, pattern: Chunk) -> Lane | None:
+        """The same for texts."""
+        lane, give_time = self._work.lane(pattern), self._give_time
+        if lane is None:
+            return None
+
+        def timed(text: str, literal: bytes) -> bool:
+            if not lane(text, literal):
+                return False
+            give_time()
+            return True
+
+        return timed
 
     def _give_time(self) -> None:
         limit_s, self._awaited = self._work.limit()

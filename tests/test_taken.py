@@ -16,6 +16,7 @@ from ionrouter.schema.events import (
     Committed,
     Event,
     Finished,
+    Lane,
     ProviderBatch,
     ProviderEvent,
     RequestRecord,
@@ -43,7 +44,7 @@ class Offering:
 
     async def batches(self, asked: UpstreamRequest) -> AsyncIterator[ProviderBatch]:
         for event in self.events:
-            self.answers.append(None if asked.taker is None else asked.taker([event]))
+            self.answers.append(None if asked.taker is None else asked.taker.take([event]))
             if not self.answers[-1]:
                 yield [event]
 
@@ -92,13 +93,16 @@ class Served:
         self.taken += batch
         return True
 
+    def lane(self, pattern: Chunk) -> Lane | None:
+        return lambda text, literal: self.take([text])  # type: ignore[list-item]
+
     async def run(self, *, takes: bool = True, stream: bool = True) -> Served:
         clients = {"fake": self.provider}
         router = Router(
             table(route("m", endpoint("up"))), clients, observers=[self.observer], books=self.books
         )
         asked = request(stream=stream)
-        async with aclosing(router.batches(asked, self.take if takes else None)) as batches:  # type: ignore[type-var]
+        async with aclosing(router.batches(asked, self if takes else None)) as batches:  # type: ignore[type-var]
             async for batch in batches:
                 self.yielded += batch
         return self
@@ -127,6 +131,30 @@ async def test_books_that_keep_words_hear_what_is_taken_in_its_place() -> None:
     assert taking.books.heard[1:] == [ROLE, *WORDS, RUN, LAST]
     deaf = await Served(books=Listening(hears=False)).run()
     assert deaf.books.heard == []
+
+
+@dataclass
+class Alone(Offering):
+    """Offers texts alone after the second of them."""
+
+    async def batches(self, asked: UpstreamRequest) -> AsyncIterator[ProviderBatch]:
+        yield [WORDS[0]]
+        assert asked.taker is not None
+        self.answers.append(asked.taker.take([WORDS[1]]))
+        lane = asked.taker.lane(WORDS[1])
+        self.answers.append(None if lane is None else lane("alone", b'"alone"'))
+        yield [LAST]
+
+
+async def test_texts_alone_are_counted_and_pass_by_books_that_keep_no_words() -> None:
+    served = await Served(Alone(), Listening(hears=False)).run()
+    assert served.provider.answers == [True, True] and served.taken == [WORDS[1], "alone"]
+    assert served.observer.records[0].usage.completion_tokens == 4  # 13 characters
+
+
+async def test_books_that_keep_words_leave_no_texts_alone() -> None:
+    served = await Served(Alone()).run()
+    assert served.provider.answers == [True, None]
 
 
 async def test_a_whole_answer_is_offered_to_nobody() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.schema.events import ChoiceDelta, Chunk, ProviderBatch, ProviderEvent, Taker
+from ionrouter.schema.events import ChoiceDelta, Chunk, Lane, ProviderBatch, ProviderEvent, Taker
 from ionrouter.upstream import opened
 
 PIECE = Chunk((ChoiceDelta(0, {"content": "x"}),))
@@ -46,6 +46,9 @@ class Work:
 
     def take(self, batch: ProviderBatch) -> bool:
         return False
+
+    def lane(self, pattern: Chunk) -> Lane | None:
+        return None
 
     def whole(self) -> Any:
         return None
@@ -86,15 +89,19 @@ class Taking(Work):
 
     async def _offered(self, taker: Taker) -> AsyncIterator[ProviderEvent]:
         yield PIECE
-        for _ in range(self.num_offered):
+        for number in range(self.num_offered):
             await asyncio.sleep(0.05)
-            assert taker([PIECE])
+            lane = taker.lane(PIECE) if number % 2 else None
+            assert lane("x", b'"x"') if lane is not None else taker.take([PIECE])
         await asyncio.sleep(self.steps[0])
         yield PIECE
 
     def take(self, batch: ProviderBatch) -> bool:
         self.num_taken += len(batch)
         return True
+
+    def lane(self, pattern: Chunk) -> Lane | None:
+        return lambda text, literal: self.take([pattern])
 
     def limit(self) -> tuple[float, str]:
         return self.limit_s, f"piece {self.num_taken}"

@@ -21,7 +21,17 @@ from ionrouter.errors import IonrouterError
 from ionrouter.schema import json
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Batch, Chunk, Committed, Complete, Event, Finished, ProviderBatch, TextRun
+from ionrouter.schema.events import (
+    Batch,
+    Chunk,
+    Committed,
+    Complete,
+    Event,
+    Finished,
+    Lane,
+    ProviderBatch,
+    TextRun,
+)
 from ionrouter.schema.healing import healed_answer, wants_healing
 from ionrouter.schema.plugins import RESPONSE_HEALING
 from ionrouter.schema.request import InferenceRequest
@@ -132,7 +142,7 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     request[ROUTED] = True
     try:
         stream = _Stream(request, edge, ask, surface) if ask.wanted.stream else None
-        run = Run(edge.router.batches(ask.wanted, stream.take if stream is not None else None))
+        run = Run(edge.router.batches(ask.wanted, stream))
         with edge.in_flight.track(run):
             if stream is not None:
                 return await stream.serve(run)
@@ -210,10 +220,23 @@ class _Stream:
         except Exception as error:  # what was encoded before it is not encoded again
             self._crash = error
             return False
-        if data:
-            self._sse.write_now(data)
+        if data and self._sse.write_now(data):
             self._silence.set(self._heartbeat_every_s)
         return True
+
+    def lane(self, pattern: Chunk) -> Lane | None:
+        """Write what `take` would for a text of the pattern that was encoded last."""
+        if pattern is not self._pattern:
+            return None
+        (before, after), sse, every_s = self._around_text, self._sse, self._heartbeat_every_s
+
+        def write(_: str, literal: bytes) -> bool:
+            if self._beating is not None or not sse.write_now(before + literal + after):
+                return False
+            self._silence.set(every_s)
+            return True
+
+        return write
 
     async def _relay(self, batches: AsyncIterator[Batch]) -> None:
         self._silence.set(self._first_heartbeat_s)

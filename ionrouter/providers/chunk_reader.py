@@ -18,7 +18,7 @@ from ionrouter.providers.sse import EventTooLong, SseDecoder, SseEvent
 from ionrouter.providers.text_runs import TextRuns
 from ionrouter.providers.upstream_body import count_choices
 from ionrouter.schema import json
-from ionrouter.schema.events import Chunk, ProviderEvent, Taker, TextRun
+from ionrouter.schema.events import Chunk, Lane, ProviderEvent, Taker, TextRun
 
 
 class Source(Protocol):
@@ -38,6 +38,9 @@ class ChunkReader:
         self._batch: list[ProviderEvent | TextRun] = []  # to be yielded
         self._fault: Exception | None = None  # to be raised after it
         self._is_over = False
+        self._lane: Lane | None = None  # for what comes next
+        self._pattern: Chunk | None = None  # of the last lane that was asked for
+        self._lane_of_pattern: Lane | None = None
 
     async def batches(self, source: Source) -> AsyncGenerator[list[ProviderEvent | TextRun], None]:
         """Yield what each read completes, unless the request's taker takes it.
@@ -47,7 +50,8 @@ class ChunkReader:
         while not self._is_over:
             await self._read_on(source)
             if self._batch:
-                yield self._batch
+                batch, self._batch = self._batch, []
+                yield batch
             if self._fault is not None:
                 try:
                     raise self._fault
@@ -70,26 +74,36 @@ class ChunkReader:
 
     def _take_in(self, data: bytes) -> bool:
         """Parse what was read and offer it; tells whether to read on: nothing is left to yield or raise."""
-        batch: list[ProviderEvent | TextRun] = []
-        self._batch = batch
         try:
-            self._read(data, batch)
+            if self._lane is not None and (one := self._runs.one(data)) is not None and self._lane(*one):
+                return True
+            self._lane = None
+            self._read(data, self._batch)
             self._is_over = self._decoder.is_done or not data
             if self._is_over:
-                batch += self._stream.end(is_done=self._decoder.is_done)
+                self._batch += self._stream.end(is_done=self._decoder.is_done)
+            if self._is_over or self._stream.is_finished:
+                return False
+            return not self._batch or (self._taker is not None and self._is_taken(self._taker))
         except Exception as fault:
             self._fault = fault
             return False
-        if self._is_over or self._stream.is_finished:
-            return False
-        return not batch or (self._taker is not None and self._is_taken(self._taker, batch))
 
-    def _is_taken(self, taker: Taker, batch: list[ProviderEvent | TextRun]) -> bool:
-        try:
-            return taker(batch)
-        except Exception as fault:  # a bug of ours: nobody knows how far it came
-            self._batch, self._fault = [], fault
+    def _is_taken(self, taker: Taker) -> bool:
+        offered, self._batch = self._batch, []  # should the taker break, nobody knows how far it came
+        if not taker.take(offered):
+            self._batch = offered
             return False
+        self._lane = self._lane_after(offered[-1], taker)
+        return True
+
+    def _lane_after(self, last: ProviderEvent | TextRun, taker: Taker) -> Lane | None:
+        """How the next event is taken if only its text is new; None where bytes of another are kept."""
+        if not isinstance(last, TextRun) or not self._decoder.is_between_events or self._runs.keeps_bytes:
+            return None
+        if last.pattern is not self._pattern:
+            self._pattern, self._lane_of_pattern = last.pattern, taker.lane(last.pattern)
+        return self._lane_of_pattern
 
     def _read(self, data: bytes, batch: list[ProviderEvent | TextRun]) -> None:
         if not data:

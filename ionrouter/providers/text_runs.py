@@ -55,6 +55,25 @@ class TextRuns:
         self._num_misses = 0
         return TextRun(self._pattern, self._key, tuple(texts), tuple(literals)), rest
 
+    def one(self, data: bytes) -> tuple[str, bytes] | None:
+        """Return the text, and that as JSON, if `data` is one event of the run and nothing else.
+
+        To be called where `take` may be, and not while it keeps anything.
+        """
+        if not (data.startswith(self._before) and data.endswith(self._after)):
+            return None
+        literal = data[len(self._before) : -len(self._after)]
+        try:
+            text = orjson.loads(literal)  # no JSON, if a second event is in it
+        except orjson.JSONDecodeError:
+            return None
+        return (text, literal) if type(text) is str else None
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """Ask whether the beginning of an event is kept."""
+        return bool(self._tail)
+
     def rest(self) -> bytes:
         """Give up the beginning of an event that was kept."""
         rest, self._tail = self._tail, b""

@@ -214,8 +214,20 @@ Event = Committed | Chunk | Complete | Finished
 # What was read together travels together: one step of every stage for all of it, not one for each event.
 ProviderBatch = Sequence[ProviderEvent | TextRun]
 Batch = Sequence[Event | TextRun]
-# Takes a batch at once and answers True; or takes nothing of it, and it is yielded to who can wait.
-Taker = Callable[[ProviderBatch], bool]
+# Takes one event of a known pattern at once, told its text and that as JSON; or takes nothing: False.
+Lane = Callable[[str, bytes], bool]
+
+
+class Taker(Protocol):
+    """Whoever is served, and may be given what comes while it waits: without waking it, in the same call."""
+
+    def take(self, batch: ProviderBatch) -> bool:
+        """Take a batch at once; or take nothing of it, and it is yielded to who can wait: False."""
+        ...
+
+    def lane(self, pattern: Chunk) -> Lane | None:
+        """Say how to take a text that comes alone in such a chunk, once `take` took one; None: as before."""
+        ...
 
 
 async def flat(batches: AsyncIterator[Batch]) -> AsyncIterator[Event]:

@@ -31,9 +31,7 @@ class Tally:
     def add(self, event: ProviderEvent | TextRun, now: float) -> None:
         """Count one event, or several that came together."""
         if isinstance(event, TextRun):
-            if event.commits:
-                self.num_characters += sum(map(len, event.texts))
-                self._mark(now)
+            self.add_text(sum(map(len, event.texts)), now)
             return
         if event.usage is not None:
             self.usage = event.usage  # the last one stands: some repeat it
@@ -42,6 +40,12 @@ class Tally:
         if event.commits:
             for choice in chunk.choices:
                 self.num_characters += _length(choice.delta)
+            self._mark(now)
+
+    def add_text(self, num_characters: int, now: float) -> None:
+        """Count text that came alone, or several that came together."""
+        if num_characters:
+            self.num_characters += num_characters
             self._mark(now)
 
     def _mark(self, now: float) -> None:

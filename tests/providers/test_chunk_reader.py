@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from ionrouter.errors import UpstreamError
 from ionrouter.providers.chunk_reader import ChunkReader
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.redact import Redactor
-from ionrouter.schema.events import Chunk, ProviderBatch, TextRun
+from ionrouter.schema.events import Chunk, Lane, ProviderBatch, TextRun
 from tests.support.endpoints import make_endpoint, make_request
 
 DONE = b"data: [DONE]\n\n"
@@ -39,10 +40,15 @@ class Pieces:
 
 @dataclass
 class Offered:
-    """Takes what `wants` says; `all` is what was taken and yielded, in the order in which it came out."""
+    """Takes what `wants` says; `all` is what was taken and yielded, in the order in which it came out.
+
+    `has_lanes`: texts that come alone are taken by themselves, `num_alone` of them.
+    """
 
     wants: Callable[[int], bool] = lambda number: True
+    has_lanes: bool = True
     num: int = 0
+    num_alone: int = 0
     taken: list[Chunk] = field(default_factory=list)
     yielded: list[Chunk] = field(default_factory=list)
     all: list[Chunk] = field(default_factory=list)
@@ -56,8 +62,17 @@ class Offered:
         self.all += chunks_of(batch)
         return True
 
+    def lane(self, pattern: Chunk) -> Lane | None:
+        def alone(text: str, literal: bytes) -> bool:
+            assert json.loads(literal) == text
+            is_taken = self.take([TextRun(pattern, "content", (text,), (literal,))])
+            self.num_alone += is_taken
+            return is_taken
+
+        return alone if self.has_lanes else None
+
     async def read(self, pieces: Iterable[bytes]) -> Offered:
-        request = replace(make_request(make_endpoint("http://127.0.0.1/v1")), taker=self.take)
+        request = replace(make_request(make_endpoint("http://127.0.0.1/v1")), taker=self)
         reader = ChunkReader(request, ErrorReader("Up", Redactor()), 5.0)
         try:
             async for batch in reader.batches(Pieces(pieces)):
@@ -84,7 +99,7 @@ STREAM = [*map(event, WORDS), event("", "stop"), event("", usage={"prompt_tokens
 
 async def test_what_is_taken_is_not_yielded_and_the_end_always_is() -> None:
     offered = await Offered().read(STREAM)
-    assert texts_of(offered.taken) == WORDS
+    assert texts_of(offered.taken) == WORDS and offered.num_alone == len(WORDS) - 2
     assert texts_of(offered.yielded) == []
     assert [
         c.choices[0].finish_reason for c in offered.yielded if c.choices and c.choices[0].finish_reason
@@ -93,9 +108,42 @@ async def test_what_is_taken_is_not_yielded_and_the_end_always_is() -> None:
 
 
 async def test_what_is_refused_is_yielded_in_its_place() -> None:
-    offered = await Offered(lambda number: number % 3 != 0).read(STREAM)
+    offered = await Offered(lambda number: number % 3 != 0, has_lanes=False).read(STREAM)
     assert texts_of(offered.all) == WORDS
     assert texts_of(offered.yielded) == ["w2 ", "w5 "]
+
+
+async def test_a_text_refused_alone_is_offered_as_a_batch_and_yielded() -> None:
+    offered = await Offered(lambda number: number not in (4, 5, 9)).read(STREAM)
+    assert texts_of(offered.all) == WORDS
+    assert texts_of(offered.yielded) == ["w3 "]  # 9 was refused alone, and taken the other way
+
+
+async def test_texts_alone_end_where_something_else_comes() -> None:
+    other = event("other id", id="up-2")
+    offered = await Offered().read(
+        [*map(event, WORDS), other[:30], other[30:], *map(event, WORDS), *STREAM[-3:]]
+    )
+    assert texts_of(offered.all) == [*WORDS, "other id", *WORDS]
+    assert 6 <= offered.num_alone < 16 and offered.error is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        event("x") + event("y"),  # two events
+        event("x")[:-1],  # its end is still to come
+        event({"a": 1}),
+        event(None),
+        event("x").replace(b'"x"', b'"x'),
+        event("x").replace(b'"x"', b'"x", "more": "y"'),
+    ],
+)
+async def test_what_is_no_text_alone_is_what_it_is_without_lanes(odd: bytes) -> None:
+    for stream in ([*map(event, WORDS), odd, b"\n", *map(event, WORDS), *STREAM[-3:]],):
+        one, other = await Offered().read(stream), await Offered(has_lanes=False).read(stream)
+        assert one.all == other.all and one.num_alone > 0 == other.num_alone
+        assert repr(one.error) == repr(other.error)
 
 
 async def test_a_read_that_completes_no_event_is_offered_to_nobody() -> None:
@@ -120,9 +168,10 @@ async def test_an_end_too_soon_is_found_after_what_was_taken() -> None:
 
 
 async def test_a_taker_that_breaks_ends_the_stream_and_nothing_comes_twice() -> None:
-    offered = await Offered(lambda number: number < 3 or 1 // 0 == 0).read(STREAM)
-    assert isinstance(offered.error, ZeroDivisionError)
-    assert texts_of(offered.all) == ["w0 ", "w1 "]
+    for has_lanes in (True, False):
+        offered = await Offered(lambda number: number < 4 or 1 // 0 == 0, has_lanes).read(STREAM)
+        assert isinstance(offered.error, ZeroDivisionError)
+        assert texts_of(offered.all) == ["w0 ", "w1 ", "w2 "]
 
 
 @given(
