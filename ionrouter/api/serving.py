@@ -220,7 +220,8 @@ class _Stream:
         except Exception as error:  # what was encoded before it is not encoded again
             self._crash = error
             return False
-        if data and self._sse.write_now(data):
+        if data:
+            self._sse.write_now(data)
             self._silence.set(self._heartbeat_every_s)
         return True
 

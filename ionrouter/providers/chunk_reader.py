@@ -70,7 +70,8 @@ class ChunkReader:
             async with asyncio.timeout(self._trailer_s):
                 await source.pour(self._take_in)
         except (TimeoutError, Cut):
-            self._take_in(b"")  # the answer is whole; only its trailer is missing
+            if not self._is_over:  # else it came at the very last moment
+                self._take_in(b"")  # the answer is whole; only its trailer is missing
 
     def _take_in(self, data: bytes) -> bool:
         """Parse what was read and offer it; tells whether to read on: nothing is left to yield or raise."""

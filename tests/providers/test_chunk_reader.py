@@ -38,6 +38,15 @@ class Pieces:
             pass
 
 
+class Late(Pieces):
+    """The last of them comes in the moment in which its time is up."""
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        await super().pour(take)
+        if not self._pieces:
+            raise TimeoutError
+
+
 @dataclass
 class Offered:
     """Takes what `wants` says; `all` is what was taken and yielded, in the order in which it came out.
@@ -71,11 +80,11 @@ class Offered:
 
         return alone if self.has_lanes else None
 
-    async def read(self, pieces: Iterable[bytes]) -> Offered:
+    async def read(self, pieces: Iterable[bytes], source: type[Pieces] = Pieces) -> Offered:
         request = replace(make_request(make_endpoint("http://127.0.0.1/v1")), taker=self)
         reader = ChunkReader(request, ErrorReader("Up", Redactor()), 5.0)
         try:
-            async for batch in reader.batches(Pieces(pieces)):
+            async for batch in reader.batches(source(pieces)):
                 self.yielded += chunks_of(batch)
                 self.all += chunks_of(batch)
         except (UpstreamError, ZeroDivisionError) as error:
@@ -165,6 +174,11 @@ async def test_an_end_too_soon_is_found_after_what_was_taken() -> None:
     offered = await Offered().read([event("a"), event("b")])
     assert texts_of(offered.taken) == ["a", "b"] and offered.yielded == []
     assert isinstance(offered.error, UpstreamError) and offered.error.code == "cut"
+
+
+async def test_an_end_that_comes_as_its_time_is_up_comes_once() -> None:
+    offered = await Offered().read(STREAM, Late)
+    assert sum(chunk.usage is not None for chunk in offered.yielded) == 1 and offered.error is None
 
 
 async def test_a_taker_that_breaks_ends_the_stream_and_nothing_comes_twice() -> None:
