@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from statistics import median
 
 from ionrouter.benchmark.load import Figures
@@ -47,6 +48,7 @@ class Runs:
     cpu_s: list[float | None] = field(default_factory=list)
 
     def middle(self, read: Callable[[Figures], float]) -> float:
+        """NaN where a peer answered nothing that could be read: its other figures stand."""
         return median(read(figures) for figures in self.figures)
 
     def cpu_us_per(self, count: Callable[[Figures], int]) -> float | None:
@@ -98,13 +100,13 @@ def _row(target: Target, runs: dict[tuple[str, int], Runs]) -> Row:
     ttft, paced = runs["ttft", 1], runs["paced", 16]
     return Row(
         target.name,
-        plain_1_p50_ms=one.middle(lambda f: f.latency_ms["p50"]),
+        plain_1_p50_ms=one.middle(lambda f: f.latency_ms.get("p50", nan)),
         plain_rps=plain.middle(lambda f: f.num_answers / f.seconds),
         plain_cpu_us=plain.cpu_us_per(lambda f: f.num_answers),
         events_per_s=stream.middle(lambda f: f.num_events / f.seconds),
         event_cpu_us=stream.cpu_us_per(lambda f: f.num_events),
-        ttft_p50_ms=ttft.middle(lambda f: f.first_ms["p50"]),
-        ttft_p99_ms=ttft.middle(lambda f: f.first_ms["p99"]),
+        ttft_p50_ms=ttft.middle(lambda f: f.first_ms.get("p50", nan)),
+        ttft_p99_ms=ttft.middle(lambda f: f.first_ms.get("p99", nan)),
         paced_cpu_us=paced.cpu_us_per(lambda f: f.num_events),
         start_s=target.start_s,
         num_bad=sum(f.num_bad for r in runs.values() for f in r.figures),

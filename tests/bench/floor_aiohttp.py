@@ -42,7 +42,7 @@ async def serve(port: int, url: str) -> None:
         app[SESSION] = session
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()  # as ours
         await asyncio.Event().wait()
 
 
