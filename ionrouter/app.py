@@ -7,7 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from ionrouter.stats.book import StatsBook
 from ionrouter.stats_keeper import StatsKeeper
 from ionrouter.store.database import Database, Link, RowFault, StoreFault
 from ionrouter.store.generation import SELECT_RUNNING, Generation, book, from_bytes, from_row
-from ionrouter.store.instance import Instance, claim, journal_path
+from ionrouter.store.instance import Instance, claim, journal_path, still_dead
 from ionrouter.store.journal import Journal, rows_left
 from ionrouter.store.key_watch import KeyWatch
 from ionrouter.store.keys import KeyStore, ensure_management_key
@@ -277,16 +277,21 @@ def _journal(settings: Settings, database: Database, instance: Instance) -> Jour
 def _book_left(link: Link, folder: Path, instance: Instance) -> None:
     """Commit what dead servers of this folder had answered and not committed."""
     for name in instance.dead:
-        path = journal_path(folder, name)
-        rows = [row for row in map(_read_left, rows_left(path)) if row is not None]
-        for row in rows:
-            try:
-                link.transact(book(row))
-            except RowFault as error:
-                _log.error("store_row_refused", error=str(error))
-        if rows:
-            _log.info("requests_recovered", count=len(rows))
-        path.unlink(missing_ok=True)
+        with nullcontext(True) if name == instance.name else still_dead(folder, name) as is_dead:
+            if is_dead:
+                _book_rows(link, journal_path(folder, name))
+
+
+def _book_rows(link: Link, path: Path) -> None:
+    rows = [row for row in map(_read_left, rows_left(path)) if row is not None]
+    for row in rows:
+        try:
+            link.transact(book(row))
+        except RowFault as error:
+            _log.error("store_row_refused", error=str(error))
+    if rows:
+        _log.info("requests_recovered", count=len(rows))
+    path.unlink(missing_ok=True)
 
 
 def _read_left(row: bytes) -> Generation | None:

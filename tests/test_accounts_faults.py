@@ -60,6 +60,17 @@ def test_kill_9_keeps_an_answer_that_nobody_had_committed(tmp_path: Path) -> Non
         assert third.manage(f"/keys/{digest}")["data"]["usage"] == 2 * COST
 
 
+def test_a_server_beside_leaves_a_living_ones_journal_alone(tmp_path: Path) -> None:
+    with bank(tmp_path) as first:
+        (journal,) = tmp_path.glob("**/journal.*")
+        before = journal.stat().st_ino
+        with bank(tmp_path) as second:
+            assert second.chat()[0] == 200
+            assert len(list(tmp_path.glob("**/journal.*"))) == 2
+        assert journal.stat().st_ino == before
+        assert first.chat()[0] == 200
+
+
 def test_kill_9_books_what_was_reserved_under_a_limit(tmp_path: Path) -> None:
     """What it did cost is lost with the process; the reservation is the most that it can have."""
     with bank(tmp_path) as first:

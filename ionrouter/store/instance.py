@@ -8,7 +8,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def claim(folder: Path) -> Instance:
         if slot != mine:
             os.close(lock)
     return Instance(f"{root}-{mine}", [f"{root}-{slot}" for slot in locks], locks[mine])
+
+
+@contextmanager
+def still_dead(folder: Path, name: str) -> Iterator[bool]:
+    """Keep another name of this folder's from a server that starts just now; False: one has it."""
+    lock = _lock(folder, int(name.rpartition("-")[2]))
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _locks(folder: Path, slots: Sequence[int]) -> dict[int, int]:

@@ -18,6 +18,7 @@ from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.redact import Redactor
 from ionrouter.schema.events import Chunk, Lane, ProviderBatch, TextRun
 from tests.support.endpoints import make_endpoint, make_request
+from tests.support.sse import Pieces
 
 DONE = b"data: [DONE]\n\n"
 
@@ -25,17 +26,6 @@ DONE = b"data: [DONE]\n\n"
 def event(text: Any, finish: str | None = None, **more: Any) -> bytes:
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
     return b"data: " + json.dumps({"id": "up-1", "choices": [choice], **more}).encode() + b"\n\n"
-
-
-class Pieces:
-    """Bytes as reads bring them."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = [piece for piece in pieces if piece]
-
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        while take(self._pieces.pop(0) if self._pieces else b""):
-            pass
 
 
 class Late(Pieces):

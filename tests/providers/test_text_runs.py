@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from ionrouter.redact import Redactor
 from ionrouter.schema.events import Chunk, TextRun
 from ionrouter.schema.usage import Usage
 from tests.support.endpoints import make_endpoint, make_request
+from tests.support.sse import Pieces
 
 DONE = b"data: [DONE]\n\n"
 
@@ -25,17 +26,6 @@ def event(text: Any, finish: str | None = None, *, ascii: bool = False, **more: 
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
     body = {"id": "up-1", "model": "m", "choices": [choice], **more}
     return b"data: " + json.dumps(body, ensure_ascii=ascii).encode("utf-8", "surrogatepass") + b"\n\n"
-
-
-class Pieces:
-    """Bytes as reads bring them."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = [piece for piece in pieces if piece]
-
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        while take(self._pieces.pop(0) if self._pieces else b""):
-            pass
 
 
 async def read(pieces: Iterable[bytes]) -> tuple[list[Any], UpstreamError | None]:

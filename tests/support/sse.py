@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -31,3 +32,14 @@ def content(text: str) -> str:
     return "".join(
         choice["delta"].get("content") or "" for chunk in chunks(text) for choice in chunk["choices"]
     )
+
+
+class Pieces:
+    """A source of bytes, as reads bring them."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = [piece for piece in pieces if piece]
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        while take(self._pieces.pop(0) if self._pieces else b""):
+            pass
