@@ -7,9 +7,8 @@ import gc
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -39,15 +38,16 @@ from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import StatsBook
 from ionrouter.stats_keeper import StatsKeeper
-from ionrouter.store.database import Database, Link, RowFault, StoreFault
-from ionrouter.store.generation import SELECT_RUNNING, Generation, book, from_bytes, from_row
-from ionrouter.store.instance import Instance, claim, journal_path, still_dead
-from ionrouter.store.journal import Journal, rows_left
+from ionrouter.store.database import Database, Link, StoreFault
+from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row
+from ionrouter.store.instance import Instance, claim
+from ionrouter.store.journal import Journal
 from ionrouter.store.key_watch import KeyWatch
 from ionrouter.store.keys import KeyStore, ensure_management_key
 from ionrouter.store.ledger import MAX_REQUEST_S, Ledger
 from ionrouter.store.place import database_for
 from ionrouter.store.reader import Reader
+from ionrouter.store.recovery import book_left, journal_path
 from ionrouter.store.shared_limits import SharedLimits
 from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Fault, Writer
@@ -244,7 +244,7 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
     try:
         instance = claim(settings.state_dir)
         with closing(database.open()) as link:
-            _book_left(link, settings.state_dir, instance)
+            book_left(link, settings.state_dir, instance)
             spending = SpendingBook.load(link)
             unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
     except (StoreFault, OSError) as error:
@@ -271,34 +271,6 @@ def _journal(settings: Settings, database: Database, instance: Instance) -> Jour
         return Journal(journal_path(settings.state_dir, instance.name))
     except OSError as error:
         _log.warning("no_journal", error=str(error), consequence="answers wait for their commit")
-        return None
-
-
-def _book_left(link: Link, folder: Path, instance: Instance) -> None:
-    """Commit what dead servers of this folder had answered and not committed."""
-    for name in instance.dead:
-        with nullcontext(True) if name == instance.name else still_dead(folder, name) as is_dead:
-            if is_dead:
-                _book_rows(link, journal_path(folder, name))
-
-
-def _book_rows(link: Link, path: Path) -> None:
-    rows = [row for row in map(_read_left, rows_left(path)) if row is not None]
-    for row in rows:
-        try:
-            link.transact(book(row))
-        except RowFault as error:
-            _log.error("store_row_refused", error=str(error))
-    if rows:
-        _log.info("requests_recovered", count=len(rows))
-    path.unlink(missing_ok=True)
-
-
-def _read_left(row: bytes) -> Generation | None:
-    try:
-        return from_bytes(row)
-    except ValueError as error:
-        _log.error("journal_row_unreadable", error=str(error))
         return None
 
 

@@ -49,14 +49,9 @@ class Answer:
 
     async def readany(self) -> bytes:
         """Wait for bytes and take all there are; b"" at the end. What came before a cut comes first."""
-        while True:
-            if self._pieces:
-                return self._take()
-            if self._fault is not None:
-                raise self._fault
-            if self.is_whole:
-                return b""
+        while (data := self._there()) is None:
             await self._wait()
+        return data
 
     async def pour(self, take: Callable[[bytes], bool]) -> None:
         """Hand all bytes to `take` as they come, b"" at the end, until it answers False.
@@ -64,22 +59,17 @@ class Answer:
         It is called where they are read: a task that waits here is not woken for what is taken.
         """
         while True:
-            if self._pieces:
-                if not take(self._take()):
+            if (data := self._there()) is not None:
+                if not take(data) or not data:
                     return
-            elif self._fault is not None:
-                raise self._fault
-            elif self.is_whole:
-                take(b"")
+                continue
+            self._taker = take
+            try:
+                await self._wait()
+            finally:
+                has_enough, self._taker = self._taker is None, None
+            if has_enough:
                 return
-            else:
-                self._taker = take
-                try:
-                    await self._wait()
-                finally:
-                    has_enough, self._taker = self._taker is None, None
-                if has_enough:
-                    return
 
     async def read(self, max_bytes: int) -> bytes:
         """Read to the end or to about `max_bytes`, whichever is first."""
@@ -145,6 +135,14 @@ class Answer:
         except HttpFault as fault:
             self.fail(fault)
             return []
+
+    def _there(self) -> bytes | None:
+        """Take what need not be waited for, b"" at the end; None: nothing. Raises the fault behind it."""
+        if self._pieces:
+            return self._take()
+        if self._fault is not None:
+            raise self._fault
+        return b"" if self.is_whole else None
 
     def _take(self) -> bytes:
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)

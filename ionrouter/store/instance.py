@@ -26,14 +26,19 @@ class Instance:
     dead: Sequence[str]
     lock: int | None = None  # a file descriptor, for the life of the process
 
+    @contextmanager
+    def holding(self, folder: Path, name: str) -> Iterator[bool]:
+        """Keep a dead name from a server that starts just now; False: one has it. Its own it has already."""
+        lock = None if name == self.name else _lock(folder, int(name.rpartition("-")[2]))
+        try:
+            yield lock is not None or name == self.name
+        finally:
+            if lock is not None:
+                os.close(lock)
+
     def close(self) -> None:
         if self.lock is not None:
             os.close(self.lock)
-
-
-def journal_path(folder: Path, name: str) -> Path:
-    """Where a server of this name keeps what is not committed yet."""
-    return folder / f"journal.{name}"
 
 
 def claim(folder: Path) -> Instance:
@@ -49,17 +54,6 @@ def claim(folder: Path) -> Instance:
         if slot != mine:
             os.close(lock)
     return Instance(f"{root}-{mine}", [f"{root}-{slot}" for slot in locks], locks[mine])
-
-
-@contextmanager
-def still_dead(folder: Path, name: str) -> Iterator[bool]:
-    """Keep another name of this folder's from a server that starts just now; False: one has it."""
-    lock = _lock(folder, int(name.rpartition("-")[2]))
-    try:
-        yield lock is not None
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def _locks(folder: Path, slots: Sequence[int]) -> dict[int, int]:

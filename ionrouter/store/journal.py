@@ -66,8 +66,8 @@ class Journal:
         return other
 
     def release(self, number: int) -> None:
-        """Forget the rows up to this number: they are in the database."""
-        if number > self._released:
+        """Forget the rows up to this number: they are in the database. After `close` nothing is forgotten."""
+        if number > self._released and not self._map.closed:
             self._released = number
             _RELEASED.pack_into(self._map, 0, number)
 

@@ -150,8 +150,8 @@ class Ledger:
 
     def _journal(self, done: Generation) -> int:
         """Keep a row from a kill until it is committed; 0 where only its commit can."""
-        journal = self.writer.journal if self.writer is not None and self.writer.is_well else None
-        if journal is None:
+        journal = self.writer.journal if self.writer is not None else None
+        if journal is None or not self.is_writable:
             return 0
         try:
             return journal.add(generation.to_bytes(done))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ionrouter.store.instance import claim, still_dead
+from ionrouter.store.instance import claim
 
 
 def test_a_name_lasts_as_long_as_the_folder(tmp_path: Path) -> None:
@@ -37,11 +37,13 @@ def test_servers_of_one_folder_have_names_of_their_own(tmp_path: Path) -> None:
 
 def test_a_dead_name_is_kept_from_others_and_a_living_one_is_not_had(tmp_path: Path) -> None:
     first, second = claim(tmp_path), claim(tmp_path)
-    with still_dead(tmp_path, second.name) as is_dead:
-        assert not is_dead
+    with first.holding(tmp_path, second.name) as is_held:
+        assert not is_held
+    with first.holding(tmp_path, first.name) as is_held:
+        assert is_held
     second.close()
-    with still_dead(tmp_path, second.name) as is_dead:
-        assert is_dead
+    with first.holding(tmp_path, second.name) as is_held:
+        assert is_held
         third = claim(tmp_path)
         assert third.name not in (first.name, second.name)
     fourth = claim(tmp_path)

@@ -87,6 +87,16 @@ async def test_with_a_journal_nobody_waits_and_readers_find_what_ended(place: Pl
     await ledger.close()
 
 
+async def test_what_ends_after_the_ledger_is_refused_as_before(place: Place, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    ledger = opened(place, journal=journal)
+    ledger.begin(request(key_id="k"), 100.0)
+    await ledger.close()
+    ledger.end(RECORD, Client())
+    journal.release(1)  # a commit that took longer than anybody waited
+    assert not ledger._commits and rows_left(tmp_path / "journal") == []
+
+
 async def test_many_that_end_together_wait_for_one_commit(place: Place, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     ledger = opened(place, journal=Journal(path))

@@ -1,0 +1,50 @@
+"""What servers of a state folder had answered and not committed when they were killed, into the database.
+
+Before anything else of a start reads it. Knows where journals lie and what their rows mean.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from ionrouter.store.database import Link, RowFault
+from ionrouter.store.generation import Generation, book, from_bytes
+from ionrouter.store.instance import Instance
+from ionrouter.store.journal import rows_left
+
+_log = structlog.get_logger(__name__)
+
+
+def journal_path(folder: Path, name: str) -> Path:
+    """Where a server of this name keeps what is not committed yet."""
+    return folder / f"journal.{name}"
+
+
+def book_left(link: Link, folder: Path, instance: Instance) -> None:
+    """Book the rows of this server's name and of every dead one, each once; raises StoreFault, OSError."""
+    for name in instance.dead:
+        with instance.holding(folder, name) as is_held:
+            if is_held:
+                _book_rows(link, journal_path(folder, name))
+
+
+def _book_rows(link: Link, path: Path) -> None:
+    rows = [row for row in map(_read, rows_left(path)) if row is not None]
+    for row in rows:
+        try:
+            link.transact(book(row))
+        except RowFault as error:
+            _log.error("store_row_refused", error=str(error))
+    if rows:
+        _log.info("requests_recovered", count=len(rows))
+    path.unlink(missing_ok=True)
+
+
+def _read(row: bytes) -> Generation | None:
+    try:
+        return from_bytes(row)
+    except ValueError as error:
+        _log.error("journal_row_unreadable", error=str(error))
+        return None
