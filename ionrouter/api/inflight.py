@@ -43,4 +43,3 @@ class InFlight:
         for run in list(self._running):
             run.abort(error)
         return len(self._running)
-
