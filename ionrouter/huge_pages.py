@@ -24,7 +24,7 @@ LARGEST_BYTES = 64 << 20  # what is larger is no heap of Python's: weights and K
 MIN_RESIDENT = 0.75  # of a mapping: a thread's stack, which is nearly empty, would only grow
 AFTER_S = (2.0, 60.0)  # once all that a start imports is there, and once requests have run
 _MADV_COLLAPSE = 25  # make huge pages now, whatever the system's habit (Linux 6.1)
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p [0-9a-f]+ 00:00 0 +(\[heap\])?$")
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p [0-9a-f]+ 00:00 0 *(\[heap\])?$")
 
 
 def adopt_in_a_while() -> None:
