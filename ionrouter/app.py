@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 
 import ionrouter
+from ionrouter import huge_pages
 from ionrouter.accounting import Accounts
 from ionrouter.api.doors import asks_for_keys
 from ionrouter.api.lifecycle import Announce, serve
@@ -325,6 +326,7 @@ async def run(
     def listening(url: str) -> None:
         _rest_memory()
         _track_no_generators()
+        huge_pages.adopt_in_a_while()
         announce(url)
         service.listening.set()
 

@@ -146,7 +146,7 @@ class Doors:
             check_origin(request, settings.cors_origins)
         if request.method == hdrs.METH_OPTIONS and settings.cors_origins:
             return web.Response(status=204)
-        access = self._access.get(request.match_info.handler, Access.OPEN)
+        access = self._access.get(handler, Access.OPEN)  # innermost of the middlewares: the route's own
         key = self._authenticate(request, access)
         if key is not None:
             request[KEY] = key
@@ -208,10 +208,11 @@ async def expect(request: web.Request) -> web.StreamResponse | None:
 
 async def decorate(request: web.Request, response: web.StreamResponse) -> None:
     """Add what every response carries, streams included, just before its headers go out."""
-    if GENERATION_ID in request and request.method == hdrs.METH_POST:
-        response.headers.setdefault("X-Generation-Id", request[GENERATION_ID])
-    response.headers["Server"] = "ionrouter"
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    headers = response.headers
+    if request.method == hdrs.METH_POST and (request_id := request.get(GENERATION_ID)) is not None:
+        headers.setdefault("X-Generation-Id", request_id)
+    headers["Server"] = "ionrouter"
+    headers.setdefault("X-Content-Type-Options", "nosniff")
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and _allows_origin(origin, request.app[EDGE].settings.cors_origins):
-        response.headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin", **CORS_HEADERS})
+        headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin", **CORS_HEADERS})

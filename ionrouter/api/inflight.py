@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 
 from ionrouter.api.run import Run
 
@@ -19,11 +18,8 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._running)
 
-    def track(self, run: Run) -> _Tracked:
-        """Count an answer while the `with` lasts."""
-        return _Tracked(self, run)
-
     def add(self, run: Run) -> None:
+        """Count an answer until it is discarded."""
         if not self._running:
             self._empty.clear()
         self._running.add(run)
@@ -47,18 +43,3 @@ class InFlight:
         for run in list(self._running):
             run.abort(error)
         return len(self._running)
-
-
-class _Tracked:
-    __slots__ = ("_all", "_run")
-
-    def __init__(self, all_runs: InFlight, run: Run) -> None:
-        self._all, self._run = all_runs, run
-
-    def __enter__(self) -> None:
-        self._all.add(self._run)
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._all.discard(self._run)

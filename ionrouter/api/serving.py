@@ -143,12 +143,15 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     try:
         stream = _Stream(request, edge, ask, surface) if ask.wanted.stream else None
         run = Run(edge.router.batches(ask.wanted, stream))
-        with edge.in_flight.track(run):
+        edge.in_flight.add(run)
+        try:
             if stream is not None:
                 return await stream.serve(run)
             async with run as batches:
                 events = [event async for batch in batches for event in batch]
             return _whole(events, ask)
+        finally:
+            edge.in_flight.discard(run)
     except IonrouterError as error:
         if ask.metadata is not None:
             request[METADATA] = ask.metadata.of_error(error, ask.committed)

@@ -21,7 +21,7 @@ from ionrouter.engine.grammar import Grammar, GrammarRefused
 from ionrouter.engine.grammar_keeper import GrammarKeeper, GrammarVocabulary
 from ionrouter.engine.kv_memory import BLOCK_TOKENS, Neighbours
 from ionrouter.engine.loading import EngineSettings, LoadedModel
-from ionrouter.engine.mailbox import Mailbox, TokenEvent, event_of
+from ionrouter.engine.mailbox import Mailbox, Offer, TokenEvent, event_of
 from ionrouter.engine.speed import Speed
 from ionrouter.engine.starting import start_engine
 from ionrouter.errors import IonrouterError
@@ -151,13 +151,16 @@ class LocalEngine:
         )
         return local
 
-    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncIterator[TokenEvent]:
+    async def generate(
+        self, prompt_ids: Sequence[int], params: SamplingParams, offer: Offer | None = None
+    ) -> AsyncIterator[TokenEvent]:
         """Yield the answer's events; the last has `finish` stop or length. Closing it early aborts.
 
+        What `offer` takes while the next one is waited for is not yielded.
         Raises PromptRefused before any work, GenerationFailed, EngineStuck or EngineClosed if it ends badly.
         """
         sequence = await self._submit(prompt_ids, params)
-        mailbox = self._mailboxes[sequence] = Mailbox()
+        mailbox = self._mailboxes[sequence] = Mailbox(offer)
         self._idle.clear()
         self._keep_watch()
         self._speed.start(sequence)

@@ -6,6 +6,7 @@ Knows no sockets, no engine and no other sequence.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
@@ -43,6 +44,9 @@ class TokenEvent(Struct, frozen=True):
     stop: str = ""  # the stop string that ended it
     queue_s: float | None = None  # from submission to the first step that worked on it; None: it never began
     prompt_logprobs: tuple[PromptToken, ...] = ()  # of every prompt token but the first; on the first event
+
+
+Offer = Callable[[TokenEvent], bool]  # takes an event at once, or nothing of it: False
 
 
 def event_of(
@@ -89,15 +93,27 @@ def merged(first: TokenEvent, second: TokenEvent) -> TokenEvent:
 
 
 class Mailbox:
-    """Holds at most one event; `put` merges into it, `take` waits for one. One reader."""
+    """Holds at most one event; `put` merges into it, `take` waits for one. One reader.
 
-    def __init__(self) -> None:
+    While the reader waits, `offer` may have an event in the call that brings it: it is told True, and the
+    reader waits on; or False, and `take` returns it.
+    """
+
+    def __init__(self, offer: Offer | None = None) -> None:
+        self._offer = offer
         self._event: TokenEvent | None = None
         self._fault: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, event: TokenEvent) -> None:
         """Add what the engine said; called on the loop's thread."""
+        if self._offer is not None and self._is_awaited:
+            try:
+                if self._offer(event):
+                    return
+            except Exception as fault:  # of whoever is served: others' events come by the same call
+                self.fail(fault)
+                return
         self._event = event if self._event is None else merged(self._event, event)
         self._wake()
 
@@ -105,6 +121,10 @@ class Mailbox:
         """Say that nothing more will come; `take` raises it once everything is read."""
         self._fault = fault
         self._wake()
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._waiter is not None and not self._waiter.done()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

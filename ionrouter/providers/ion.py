@@ -44,6 +44,7 @@ from ionrouter.providers.ion_parameters import (
 from ionrouter.providers.ion_prompt import Prompt, prompts_of
 from ionrouter.providers.ion_scores import PromptScores, Shared
 from ionrouter.providers.ion_sections import Sections
+from ionrouter.providers.ion_taken import Taken
 from ionrouter.providers.ion_tools import grammar_with_tools, may_think
 from ionrouter.routing.table import Endpoint, LocalModel
 from ionrouter.schema.events import Chunk, ProviderBatch, flat
@@ -200,8 +201,10 @@ async def _answer(
     if begun := [chunk for answer in answers for chunk in answer.begin()]:
         yield begun
     completion = cached = 0
+    # Several choices take turns; one alone may be read where it is said.
+    taken = Taken(answers[0], request.taker) if request.taker is not None and len(jobs) == 1 else None
     if plan.sampling.max_tokens > 0 or plan.scores_prompt:
-        async with aclosing(_events(engine, jobs, plan)) as events:
+        async with aclosing(_events(engine, jobs, plan, taken)) as events:
             async for i, event in events:
                 request.queue.note(event.queue_s)
                 completion += event.num_tokens
@@ -215,18 +218,20 @@ async def _answer(
     else:
         end = TokenEvent(finish="length")
         yield [chunk for answer in answers for chunk in answer.continue_with(end)]
+    completion += taken.num_tokens if taken is not None else 0
     num_prompt = sum(len(prompt.ids) for prompt in prompts)
     reasoning = sum(answer.num_reasoning_tokens for answer in answers)
     yield [Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))]
 
 
 def _events(
-    engine: LocalEngine, jobs: list[tuple[Prompt, int]], plan: Plan
+    engine: LocalEngine, jobs: list[tuple[Prompt, int]], plan: Plan, taken: Taken | None
 ) -> AsyncGenerator[tuple[int, TokenEvent]]:
     """Generate for every job; (job, event) as they come. A prompt is scored once, for all of its choices."""
     is_scored_only = plan.sampling.max_tokens == 0
     running = [i for i, (_, choice) in enumerate(jobs) if choice == 0 or not is_scored_only]
-    streams = [engine.generate(jobs[i][0].ids, _sampling(plan, *jobs[i])) for i in running]
+    offer = None if taken is None else taken.offer
+    streams = [engine.generate(jobs[i][0].ids, _sampling(plan, *jobs[i]), offer) for i in running]
     if not plan.scores_prompt:
         return interleave(streams)
     return _released(interleave(streams), running, Shared(plan.num_choices, is_scored_only))

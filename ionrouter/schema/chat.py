@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
@@ -122,12 +122,10 @@ class ChatRequest(TextRequest):
     modalities: list[Literal["text", "image", "audio"]] | None = None
 
     def input_modalities(self) -> frozenset[str]:
-        return _TEXT.union([PARTS[part.type][2] for part in self._parts()])
-
-    def _parts(self) -> Iterable[Part]:
-        for message in self.messages:
-            if isinstance(message.content, list):
-                yield from message.content
+        in_parts = [m.content for m in self.messages if isinstance(m.content, list)]
+        if not in_parts:
+            return _TEXT
+        return _TEXT.union([PARTS[part.type][2] for parts in in_parts for part in parts])
 
     def num_characters(self) -> int:
         """Count what becomes prompt text: texts, tool calls, tool descriptions. Media are not counted."""
@@ -141,7 +139,9 @@ class ChatRequest(TextRequest):
             for call in message.tool_calls or ():
                 if call.function:
                     total += len(call.function.name) + len(call.function.arguments)
-        return total + sum(_text_length(tool.model_dump(exclude_none=True)) for tool in self.tools or ())
+        if self.tools:
+            total += sum(_text_length(tool.model_dump(exclude_none=True)) for tool in self.tools)
+        return total
 
 
 def _text_length(value: Any) -> int:

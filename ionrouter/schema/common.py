@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import string
-from collections import deque
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -117,24 +116,24 @@ class TextRequest(BaseModel):
     ionrouter: IonrouterObject | None = None
 
     @model_validator(mode="after")
-    def _one_effort(self) -> TextRequest:
-        effort = self.reasoning.effort if self.reasoning else None
-        budget = self.reasoning.max_tokens if self.reasoning else None
-        if budget is not None and self.reasoning_effort is not None:
-            raise ValueError("give reasoning_effort or reasoning.max_tokens, not both")
-        if effort is not None and self.reasoning_effort is not None and effort != self.reasoning_effort:
-            raise ValueError(
-                f"reasoning_effort '{self.reasoning_effort}' contradicts reasoning.effort '{effort}'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _scores_are_not_streamed(self) -> TextRequest:
+    def _consistent(self) -> TextRequest:
+        if self.reasoning_effort is not None:
+            self._check_effort()
         if self.stream and self.prompt_logprobs is not None:
             raise ValueError(
                 "prompt_logprobs: not with stream; on /completions echo with logprobs is streamed"
             )
         return self
+
+    def _check_effort(self) -> None:
+        effort = self.reasoning.effort if self.reasoning else None
+        budget = self.reasoning.max_tokens if self.reasoning else None
+        if budget is not None:
+            raise ValueError("give reasoning_effort or reasoning.max_tokens, not both")
+        if effort is not None and effort != self.reasoning_effort:
+            raise ValueError(
+                f"reasoning_effort '{self.reasoning_effort}' contradicts reasoning.effort '{effort}'"
+            )
 
     def to_request(
         self,
@@ -155,9 +154,9 @@ class TextRequest(BaseModel):
         `characters` are those of all prompts, `longest` those of the longest where there are several.
         """
         model, *others = self._wanted_models()
-        upstream = _upstream_body(
-            body, exclude_reasoning=self.include_reasoning is False and not self.reasoning
-        )
+        upstream, kept_here = _parted(body)
+        if self.include_reasoning is False and not self.reasoning:
+            upstream["reasoning"] = {"exclude": True}
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return InferenceRequest(
             id=request_id,
@@ -166,7 +165,7 @@ class TextRequest(BaseModel):
             models=tuple(others),
             body=upstream,
             stream=self.stream is True,
-            parameters=frozenset(upstream.keys() & MODEL_PARAMETERS),
+            parameters=MODEL_PARAMETERS.intersection(upstream),
             input_modalities=modalities,
             preferences=self._preferences(),
             overrides=self.ionrouter.overrides() if self.ionrouter else _NO_OVERRIDES,
@@ -178,7 +177,7 @@ class TextRequest(BaseModel):
             key_id=key_id,
             arrived_at=arrived_at,
             client=client,
-            gateway_fields={k: v for k, v in body.items() if k in GATEWAY_FIELDS and v is not None},
+            gateway_fields=kept_here,
         )
 
     def longest(self) -> int | None:
@@ -186,10 +185,12 @@ class TextRequest(BaseModel):
         return None
 
     def _wanted_models(self) -> list[str]:
-        wanted = [name for name in (self.model, *(self.models or ())) if name is not None]
+        wanted = [] if self.model is None else [self.model]
+        if self.models:
+            wanted = list(dict.fromkeys([*wanted, *self.models]))  # a name given twice is tried once
         if not wanted:
             raise RequestError("model: is required", param="model")
-        return list(dict.fromkeys(wanted))  # a name given twice is tried once
+        return wanted
 
     def _preferences(self) -> ProviderPreferences:
         if self.provider is None and self.route is None:
@@ -205,29 +206,32 @@ class TextRequest(BaseModel):
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields that are accepted and have no effect here: what mends whole answers mends no stream."""
-        enabled = [plugin.id for plugin in self.plugins or () if plugin.enabled is not False]
-        return ("plugins",) if self.stream and RESPONSE_HEALING in enabled else ()
+        if not self.stream or not self.plugins:
+            return ()
+        enabled = [plugin.id for plugin in self.plugins if plugin.enabled is not False]
+        return ("plugins",) if RESPONSE_HEALING in enabled else ()
 
 
-def _upstream_body(body: Mapping[str, Any], *, exclude_reasoning: bool) -> dict[str, Any]:
-    kept = {name: value for name, value in body.items() if name not in GATEWAY_FIELDS and value is not None}
-    if exclude_reasoning:
-        kept["reasoning"] = {"exclude": True}
-    return kept
+def _parted(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What may go upstream, and the values of names that are the gateway's own; null is neither."""
+    upstream: dict[str, Any] = {}
+    gateway: dict[str, Any] = {}
+    for name, value in body.items():
+        if value is not None:
+            (gateway if name in GATEWAY_FIELDS else upstream)[name] = value
+    return upstream, gateway
 
 
-_ALPHABET = string.ascii_letters + string.digits
-_LETTER = tuple((_ALPHABET * 5)[byte] for byte in range(256))  # 118 bits in 20: a few letters come oftener
-
-
+_ALPHABET = (string.ascii_letters + string.digits).encode()
+_LETTERS = (_ALPHABET * 5)[:256]  # of each byte; 118 bits in 20: a few letters come oftener
 _NUM_DRAWN = 64  # at a time: a look into the system's chance costs more than all else of an id
-_DRAWN: deque[str] = deque()
+_DRAWN: list[str] = []
 
 
 def new_generation_id(now: float) -> str:
     """Make `gen-<unix seconds>-<20 alphanumerics>`; `now` is wall clock seconds."""
     if not _DRAWN:
-        drawn = "".join(map(_LETTER.__getitem__, os.urandom(_NUM_DRAWN * 20)))
+        drawn = os.urandom(_NUM_DRAWN * 20).translate(_LETTERS).decode("ascii")
         _DRAWN.extend(drawn[at : at + 20] for at in range(0, len(drawn), 20))
     return f"gen-{int(now)}-{_DRAWN.pop()}"
 

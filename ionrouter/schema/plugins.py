@@ -17,7 +17,7 @@ MIDDLE_OUT = "middle-out"  # the legacy transform
 
 def is_enabled(fields: Mapping[str, Any], plugin: str) -> bool:
     """Ask whether a request's gateway fields turn a plugin on; they were checked on their way in."""
-    listed = [entry for entry in fields.get("plugins") or () if entry.get("id") == plugin]
-    if listed:
+    plugins = fields.get("plugins")
+    if plugins and (listed := [entry for entry in plugins if entry.get("id") == plugin]):
         return all(entry.get("enabled") is not False for entry in listed)
     return plugin == CONTEXT_COMPRESSION and MIDDLE_OUT in (fields.get("transforms") or ())

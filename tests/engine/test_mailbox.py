@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ionrouter.engine.mailbox import Mailbox, TokenEvent, TokenLogprob, event_of
 
 
@@ -34,3 +36,36 @@ async def test_a_reader_waits_for_the_next_event() -> None:
     assert not reader.done()
     mailbox.put(TokenEvent("x"))
     assert (await reader).text == "x"
+
+
+async def test_what_is_offered_while_the_reader_waits_wakes_nobody() -> None:
+    offered: list[str] = []
+
+    def offer(event: TokenEvent) -> bool:
+        offered.append(event.text)
+        return event.text != "no"
+
+    mailbox = Mailbox(offer)
+    mailbox.put(TokenEvent("early"))  # nobody waits yet
+    assert (await mailbox.take()).text == "early"
+    reader = asyncio.create_task(mailbox.take())
+    await asyncio.sleep(0)
+    mailbox.put(TokenEvent("a"))
+    mailbox.put(TokenEvent("b"))
+    await asyncio.sleep(0)
+    assert not reader.done() and offered == ["a", "b"]
+    mailbox.put(TokenEvent("no"))
+    mailbox.put(TokenEvent(" more"))  # the reader is on its way: it must not be overtaken
+    assert (await reader).text == "no more" and offered == ["a", "b", "no"]
+
+
+async def test_who_breaks_on_an_offer_ends_his_own_answer_alone() -> None:
+    def offer(_: TokenEvent) -> bool:
+        raise ValueError("the client's encoder")
+
+    mailbox = Mailbox(offer)
+    reader = asyncio.create_task(mailbox.take())
+    await asyncio.sleep(0)
+    mailbox.put(TokenEvent("a"))
+    with pytest.raises(ValueError, match="encoder"):
+        await reader
