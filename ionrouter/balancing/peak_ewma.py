@@ -37,5 +37,6 @@ class PeakEwma:
         """Read the average, faded towards `prior` by the age of the last sample."""
         if self.value is None:
             return prior
-        trust = math.exp(-max(now - self.at, 0.0) / FADE_S)
+        age_s = now - self.at if now > self.at else 0.0
+        trust = math.exp(-age_s / FADE_S)
         return trust * self.value + (1 - trust) * prior
