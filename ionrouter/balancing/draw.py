@@ -29,6 +29,8 @@ class Ranked(Struct, frozen=True):
 
 def place(order: tuple[str, ...], endpoint: Endpoint) -> int:
     """Index of the first name in `order` that means this endpoint; after all of them if none does."""
+    if not order:
+        return 0
     return next((i for i, name in enumerate(order) if matches(name, endpoint)), len(order))
 
 

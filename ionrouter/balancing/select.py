@@ -6,7 +6,7 @@ Nothing is claimed here: a half-open breaker's trial is claimed in dispatch.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
 from ionrouter.balancing.plan import Candidate, Choice, Plan
 from ionrouter.balancing.precision import stepping_down_last
 from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, asked_tier, screen
-from ionrouter.balancing.strategies import ORDERS, STRATEGIES, Strategy, View, lags_behind
+from ionrouter.balancing.strategies import ORDERS, STRATEGIES, View, lags_behind
 from ionrouter.errors import RequestError
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingSettings
 from ionrouter.schema.load import EngineLoad
@@ -66,7 +66,7 @@ def _selected(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, scene: Scene, rng: random.Random
 ) -> Plan:
     choices = _choices(routes, request, scene.settings)
-    candidates: list[Candidate] = []
+    views: list[View] = []
     exclusions: list[Exclusion] = []
     needs = contract_needs(request)
     for tier, route in _tiers(routes):
@@ -75,17 +75,18 @@ def _selected(
             subject = Subject(endpoint, request, health, scene.load_of(endpoint), scene.now, needs, route)
             exclusion = screen(subject, route)
             if exclusion is None:
-                candidates.append(_weighed(subject, healths, route, tier, scene))
+                candidate = _weighed(subject, healths, route, tier, scene)
+                views.append(View(candidate, health, request, scene.now))
             else:
                 exclusions.append(exclusion)
-    if not candidates:
+    if not views:
         return _failed_open(routes, choices, exclusions, request, scene)
-    strategies = {model: ORDERS[choice.strategy] for model, choice in choices.items()}
     arms = assigned(routes, request, rng)
-    ranked = [_ranked(c, strategies[c.route.id], request, scene, needs, arms) for c in candidates]
-    if len(ranked) > 1:
-        ranked.sort(key=lambda r: r.order)
-    first = strategies[ranked[0].view.candidate.route.id]
+    if len(views) > 1:
+        ranked = _ranked(views, choices, needs, arms)
+    else:
+        ranked = [Ranked(views[0], (), 0.0)]  # first and last, whatever its rank
+    first = ORDERS[choices[ranked[0].view.candidate.route.id].strategy]
     ordered, reason = (
         _pinned(ranked, scene)
         or _stayed(ranked, request, scene)
@@ -126,8 +127,7 @@ def _choice(route: ModelRoute, request: InferenceRequest, settings: RoutingSetti
     """
     if request.preferences.sort is not None:
         return Choice(f"sort:{request.preferences.sort}", "provider.sort")
-    implied = _implied_sort(route, request)
-    if implied is not None:
+    if (implied := _implied_sort(route, request)) is not None:
         return implied
     if (name := request.overrides.strategy) is not None:
         if name not in STRATEGIES:
@@ -143,6 +143,8 @@ def _choices(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, settings: RoutingSettings
 ) -> dict[str, Choice]:
     """Each model's strategy; a group follows its first model, for keys of two strategies do not compare."""
+    if len(routes) == 1:
+        return {routes[0].id: _choice(routes[0], request, settings)}
     leaders: dict[str, Choice] = {}
     for route in routes:
         name = route.group or route.id
@@ -155,7 +157,7 @@ def _implied_sort(route: ModelRoute, request: InferenceRequest) -> Choice | None
     for variant in reversed(route.variants):
         if variant in _VARIANT_SORTS:
             return Choice(f"sort:{_VARIANT_SORTS[variant]}", f":{variant}")
-    if (asked := asked_tier(request)) is None:
+    if request.service_tier is None or (asked := asked_tier(request)) is None:
         return None
     is_served = any(endpoint.service_tier == asked and not endpoint.disabled for endpoint in route.endpoints)
     return Choice(f"sort:{_TIER_SORTS[asked]}", "service_tier") if is_served else None
@@ -224,27 +226,32 @@ def _stayed(
 
 
 def _ranked(
-    candidate: Candidate,
-    strategy: Strategy,
-    request: InferenceRequest,
-    scene: Scene,
-    needs: frozenset[str],
-    arms: Assignments,
-) -> Ranked:
-    """Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, silence."""
+    views: Sequence[View], choices: Mapping[str, Choice], needs: frozenset[str], arms: Assignments
+) -> list[Ranked]:
+    """Sort by rank, then by the strategy's key.
+
+    Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, silence.
+    """
+    request = views[0].request  # of all of them
     prefs = request.preferences
-    view = View(candidate, scene.book.of(candidate.endpoint), request, scene.now)
     is_merged = prefs.sort is not None and prefs.sort_partition == "none"
-    rank = (
-        int(lags_behind(view)),
-        0 if is_merged else candidate.tier,
-        place(prefs.order, candidate.endpoint),
-        arms.misses(candidate.endpoint, candidate.route),
-        int(asked_tier(request) == "priority" and candidate.endpoint.service_tier != "priority"),
-        int(not _takes_all(request, candidate.endpoint, needs)),
-        2 * _is_overdone(view) + (strategy.shuns_outages and view.health.has_outage(scene.now)),
-    )
-    return Ranked(view, rank, strategy.key(view))
+    is_urgent = asked_tier(request) == "priority"
+    ranked: list[Ranked] = []
+    for view in views:
+        candidate, endpoint = view.candidate, view.candidate.endpoint
+        strategy = ORDERS[choices[candidate.route.id].strategy]
+        rank = (
+            int(lags_behind(view)),
+            0 if is_merged else candidate.tier,
+            place(prefs.order, endpoint),
+            arms.misses(endpoint, candidate.route),
+            int(is_urgent and endpoint.service_tier != "priority"),
+            int(not _takes_all(request, endpoint, needs)),
+            2 * _is_overdone(view) + (strategy.shuns_outages and view.health.has_outage(view.now)),
+        )
+        ranked.append(Ranked(view, rank, strategy.key(view)))
+    ranked.sort(key=lambda r: r.order)
+    return ranked
 
 
 def _is_overdone(view: View) -> bool:
@@ -257,7 +264,7 @@ def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[s
     """Ask whether nothing would be dropped, and what changes the answer's contract is declared."""
     if needs and not all(declares(endpoint, name) for name in needs):
         return False
-    return not lost_parameters(request, endpoint)
+    return not request.parameters or not lost_parameters(request, endpoint)
 
 
 def _failed_open(
