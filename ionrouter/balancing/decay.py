@@ -56,7 +56,6 @@ class DecayedMedian:
     half_life_s: float = HALF_LIFE_S
     _bins: dict[float, float] = field(default_factory=dict)  # middle of a bin -> weight at `_at`
     _at: float = -math.inf
-    _answer: tuple[tuple[float, float, float, float], float] | None = None  # the last one, and to what
 
     _GROWTH = math.log(1.1)
 
@@ -66,16 +65,10 @@ class DecayedMedian:
         middle = math.exp(math.floor(math.log(max(value, 1.0)) / self._GROWTH + 0.5) * self._GROWTH)
         self._bins = {key: weight * kept for key, weight in self._bins.items() if weight * kept > 1e-6}
         self._bins[middle] = self._bins.get(middle, 0.0) + 1.0
-        self._at, self._answer = now, None
+        self._at = now
 
     def median(self, now: float, prior: float, pseudo: float) -> float:
         """Read the median, with `pseudo` imagined samples of value `prior` among the real ones."""
-        asked = (self._at, now, prior, pseudo)
-        if self._answer is None or self._answer[0] != asked:  # a select asks once for each endpoint
-            self._answer = (asked, self._median(now, prior, pseudo))
-        return self._answer[1]
-
-    def _median(self, now: float, prior: float, pseudo: float) -> float:
         kept = _kept(now - self._at, self.half_life_s)
         weighted = [(middle, weight * kept) for middle, weight in self._bins.items()]
         weighted.append((prior, pseudo))

@@ -102,6 +102,8 @@ _SYNONYMS: Mapping[str, frozenset[str]] = {
 def contract_needs(request: InferenceRequest) -> frozenset[str]:
     """Name the parameters of a request that an endpoint must support, as their values are."""
     body = request.body  # has fewer names than the table, and what is absent is not wanted
+    if _CONTRACT.keys().isdisjoint(body):
+        return frozenset()
     return frozenset([name for name in body if name in _CONTRACT and _CONTRACT[name](body[name])])
 
 

@@ -172,10 +172,8 @@ class Health:
 
     def end(self, flight: Flight) -> None:
         """Note that an attempt is over, however it went; a second call does nothing."""
-        try:
+        if flight in self.flights:
             self.flights.remove(flight)
-        except ValueError:
-            pass  # it ended before
 
     def commit(self, now: float, flight: Flight, ttft_s: float | None, *, is_bound: bool = False) -> None:
         """Record that an answer began (streamed: `ttft_s` after its start).

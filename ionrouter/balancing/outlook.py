@@ -6,13 +6,13 @@ Pure: endpoint, health, the peers' healths, the local engine's load and a moment
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 
 from ionrouter.balancing.cost import PRIOR_THROUGHPUT, PRIOR_TTFT_S, Outlook, cost_of
 from ionrouter.balancing.health import FIXED_TOKENS, Health, Speed
-from ionrouter.balancing.peak_ewma import PeakEwma
 from ionrouter.routing.table import Endpoint, Expected
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
@@ -75,7 +75,7 @@ def _times(
     endpoint: Endpoint, health: Health, peers: Sequence[Health], size: Size, stream: bool, now: float
 ) -> tuple[float, float, float]:
     """Time to first token, tokens/s and time to a whole answer."""
-    speed, others = health.speeds[stream], [peer.speeds[stream] for peer in peers]
+    speed, others = health.speeds[stream], [peer.speeds[stream] for peer in peers] if peers else ()
     if stream:
         ttft_prior, token_prior = _priors(endpoint.expected, others)
         ttft_s = speed.ttft_s.estimate(now, ttft_prior)
@@ -86,26 +86,32 @@ def _times(
     if expected.ttft_s is not None or expected.throughput is not None:
         ttft_prior, token_prior = _priors(expected, others)
         stated = (ttft_prior + size.num_out * token_prior) / tokens
-    pace_prior = _prior(stated, [other.pace_s for other in others], 1 / PRIOR_THROUGHPUT)
+    pace_prior = _prior(stated, others, _PACE_S, 1 / PRIOR_THROUGHPUT)
     whole_s = max(speed.pace_s.estimate(now, pace_prior) * tokens, 1e-9)
     return whole_s, size.num_out / whole_s, whole_s  # nothing is seen of it before it is whole
 
 
 def _priors(expected: Expected, others: Sequence[Speed]) -> tuple[float, float]:
     """Time to first token and seconds per token, where nothing is measured."""
-    ttft_s = _prior(expected.ttft_s, [other.ttft_s for other in others], PRIOR_TTFT_S)
+    ttft_s = _prior(expected.ttft_s, others, _TTFT_S, PRIOR_TTFT_S)
     token_s = 1 / expected.throughput if expected.throughput else None
-    return ttft_s, _prior(token_s, [other.token_s for other in others], 1 / PRIOR_THROUGHPUT)
+    return ttft_s, _prior(token_s, others, _TOKEN_S, 1 / PRIOR_THROUGHPUT)
 
 
-def _prior(stated: float | None, peers: Sequence[PeakEwma], default: float) -> float:
+_Measured = Callable[[Speed], float | None]
+_TTFT_S: _Measured = attrgetter("ttft_s.value")
+_TOKEN_S: _Measured = attrgetter("token_s.value")
+_PACE_S: _Measured = attrgetter("pace_s.value")
+
+
+def _prior(stated: float | None, peers: Sequence[Speed], measured: _Measured, default: float) -> float:
     """routes.yaml's word, else the peers' median, else the default."""
     if stated is not None:
         return stated
     if not peers:
         return default
-    measured = [peer.value for peer in peers if peer.value is not None]
-    return statistics.median(measured) if measured else default
+    values = [value for value in map(measured, peers) if value is not None]
+    return statistics.median(values) if values else default
 
 
 def _engine_times(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ionrouter.balancing.affinity import is_worth_staying
@@ -18,7 +18,7 @@ from ionrouter.balancing.cost import score
 from ionrouter.balancing.draw import Ranked, drawn, place
 from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
 from ionrouter.balancing.health import Health, HealthBook
-from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
+from ionrouter.balancing.outlook import Size, outlook_of, size_of, streams_upstream
 from ionrouter.balancing.plan import Candidate, Choice, Plan
 from ionrouter.balancing.precision import stepping_down_last
 from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, asked_tier, screen
@@ -71,34 +71,28 @@ def _selected(
     needs = contract_needs(request)
     for tier, route in _tiers(routes):
         healths = [scene.book.of(endpoint) for endpoint in route.endpoints]
+        scale = _Scale(route, tier, healths, request, scene)
         for endpoint, health in zip(route.endpoints, healths, strict=True):
             subject = Subject(endpoint, request, health, scene.load_of(endpoint), scene.now, needs, route)
             exclusion = screen(subject, route)
             if exclusion is None:
-                candidate = _weighed(subject, healths, route, tier, scene)
-                views.append(View(candidate, health, request, scene.now))
+                views.append(scale.weighed(subject))
             else:
                 exclusions.append(exclusion)
     if not views:
         return _failed_open(routes, choices, exclusions, request, scene)
     arms = assigned(routes, request, rng)
-    if len(views) > 1:
-        ranked = _ranked(views, choices, needs, arms)
-    else:
-        ranked = [Ranked(views[0], (), 0.0)]  # first and last, whatever its rank
+    ranked = _ranked(views, choices, needs, arms)
     first = ORDERS[choices[ranked[0].view.candidate.route.id].strategy]
-    ordered, reason = (
-        _pinned(ranked, scene)
-        or _stayed(ranked, request, scene)
-        or drawn(ranked, first, request, scene.settings, rng)
-    )
+    staying = None if scene.sticky is None else _pinned(ranked, scene) or _stayed(ranked, request, scene)
+    ordered, reason = staying or drawn(ranked, first, request, scene.settings, rng)
     if len(ordered) > 1 and not _sets_order(request, choices[routes[0].id]):
         ordered = stepping_down_last(ordered, {r.view.candidate.endpoint.id: r.rank[:-1] for r in ranked})
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
     assignments = arms.of_pick(ordered[0].route)
-    is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
     if assignments:
+        is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
         reason = "; ".join([reason, *(f"{a}{', not now' if is_away else ''}" for a in assignments)])
     strategy = choices[ordered[0].route.id].strategy
     return Plan(routes, strategy, tuple(ordered), tuple(exclusions), reason, assignments, choices)
@@ -127,7 +121,8 @@ def _choice(route: ModelRoute, request: InferenceRequest, settings: RoutingSetti
     """
     if request.preferences.sort is not None:
         return Choice(f"sort:{request.preferences.sort}", "provider.sort")
-    if (implied := _implied_sort(route, request)) is not None:
+    is_plain = request.service_tier is None and not route.variants
+    if not is_plain and (implied := _implied_sort(route, request)) is not None:
         return implied
     if (name := request.overrides.strategy) is not None:
         if name not in STRATEGIES:
@@ -157,30 +152,42 @@ def _implied_sort(route: ModelRoute, request: InferenceRequest) -> Choice | None
     for variant in reversed(route.variants):
         if variant in _VARIANT_SORTS:
             return Choice(f"sort:{_VARIANT_SORTS[variant]}", f":{variant}")
-    if request.service_tier is None or (asked := asked_tier(request)) is None:
+    if (asked := asked_tier(request)) is None:
         return None
     is_served = any(endpoint.service_tier == asked and not endpoint.disabled for endpoint in route.endpoints)
     return Choice(f"sort:{_TIER_SORTS[asked]}", "service_tier") if is_served else None
 
 
-def _weighed(
-    subject: Subject, healths: list[Health], route: ModelRoute, tier: int, scene: Scene
-) -> Candidate:
-    """Score one endpoint; `healths` are those of all the model's endpoints."""
-    endpoint, request = subject.endpoint, subject.request
-    stream = streams_upstream(endpoint, request)
-    outlook = outlook_of(
-        as_weighed(endpoint, route.endpoints),
-        subject.health,
-        [health for health in healths if health is not subject.health],
-        size_of(request, scene.book.expected_num_out(route.id, stream, scene.now)),
-        stream=stream,
-        load=subject.load,
-        now=scene.now,
-    )
-    return Candidate(
-        endpoint, route, tier, outlook, score(outlook, _value_of_time(endpoint, route, request, scene))
-    )
+class _Scale(Struct):
+    """Weighs the endpoints of one model for one request; `healths` are those of all of them."""
+
+    route: ModelRoute
+    tier: int
+    healths: list[Health]
+    request: InferenceRequest
+    scene: Scene
+    sizes: dict[bool, Size] = field(default_factory=dict)  # by whether the endpoint streams
+
+    def weighed(self, subject: Subject) -> View:
+        """Score one endpoint."""
+        endpoint, health, route, now = subject.endpoint, subject.health, self.route, self.scene.now
+        stream = streams_upstream(endpoint, self.request)
+        size = self.sizes.get(stream)
+        if size is None:
+            num_out = self.scene.book.expected_num_out(route.id, stream, now)
+            size = self.sizes[stream] = size_of(self.request, num_out)
+        outlook = outlook_of(
+            as_weighed(endpoint, route.endpoints),
+            health,
+            [peer for peer in self.healths if peer is not health] if len(self.healths) > 1 else (),
+            size,
+            stream=stream,
+            load=subject.load,
+            now=now,
+        )
+        value_of_time = _value_of_time(endpoint, route, self.request, self.scene)
+        candidate = Candidate(endpoint, route, self.tier, outlook, score(outlook, value_of_time))
+        return View(candidate, health, self.request, now, stream, size)
 
 
 def _value_of_time(endpoint: Endpoint, route: ModelRoute, request: InferenceRequest, scene: Scene) -> float:
@@ -193,7 +200,7 @@ def _value_of_time(endpoint: Endpoint, route: ModelRoute, request: InferenceRequ
 
 def _pinned(ranked: list[Ranked], scene: Scene) -> tuple[list[Candidate], str] | None:
     """Where only one provider can read the request's thoughts: its endpoint, then its others, nobody else."""
-    if scene.sticky is None or not scene.is_pinned:
+    if not scene.is_pinned:
         return None
     ordered = [r.view.candidate for r in ranked]
     maker = next((c for c in ordered if c.endpoint.identity == scene.sticky), None)
@@ -209,18 +216,17 @@ def _stayed(
     ranked: list[Ranked], request: InferenceRequest, scene: Scene
 ) -> tuple[list[Candidate], str] | None:
     """Put the session's endpoint first, if it is as good a tier and not overloaded; `order` beats it."""
-    if scene.sticky is None or request.preferences.order:
+    if request.preferences.order:
         return None
     ordered = [r.view.candidate for r in ranked]
     best, tier = ordered[0], ranked[0].rank[:TIER_RANKS]
-    stays = (r.view.candidate for r in ranked if r.rank[:TIER_RANKS] == tier)
-    sticky = next((c for c in stays if c.endpoint.identity == scene.sticky), None)
-    if sticky is None:
+    stays = (r.view for r in ranked if r.rank[:TIER_RANKS] == tier)
+    view = next((v for v in stays if v.candidate.endpoint.identity == scene.sticky), None)
+    if view is None:
         return None
-    stream = streams_upstream(sticky.endpoint, request)
-    size = size_of(request, scene.book.expected_num_out(sticky.route.id, stream, scene.now))
+    sticky = view.candidate
     value_of_time = _value_of_time(sticky.endpoint, sticky.route, request, scene)
-    if not is_worth_staying(sticky, best, size, value_of_time, scene.load_of(sticky.endpoint)):
+    if not is_worth_staying(sticky, best, view.size, value_of_time, scene.load_of(sticky.endpoint)):
         return None
     return [replace(sticky, share=1.0), *(c for c in ordered if c is not sticky)], "session's endpoint"
 
@@ -232,6 +238,8 @@ def _ranked(
 
     Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, silence.
     """
+    if len(views) == 1:
+        return [Ranked(views[0], (), 0.0)]  # first and last, whatever its rank
     request = views[0].request  # of all of them
     prefs = request.preferences
     is_merged = prefs.sort is not None and prefs.sort_partition == "none"
@@ -256,8 +264,7 @@ def _ranked(
 
 def _is_overdone(view: View) -> bool:
     """Ask whether another request would come too soon for its rate limit, or only join others in silence."""
-    stream = streams_upstream(view.candidate.endpoint, view.request)
-    return view.health.pace.is_ahead(view.now) or view.health.is_stalled(view.now, stream)
+    return view.health.pace.is_ahead(view.now) or view.health.is_stalled(view.now, view.stream)
 
 
 def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[str]) -> bool:
@@ -286,7 +293,8 @@ def _failed_open(
             e.endpoint, request, scene.book.of(e.endpoint), scene.load_of(e.endpoint), scene.now
         )
         healths = [scene.book.of(peer) for peer in e.route.endpoints]
-        candidates.append(_weighed(subject, healths, e.route, tiers[e.route.id], scene))
+        scale = _Scale(e.route, tiers[e.route.id], healths, request, scene)
+        candidates.append(scale.weighed(subject).candidate)
     best = min(candidates, key=lambda c: (c.tier, c.score.total))
     forced = replace(best, share=1.0, is_forced=True)
     kept = tuple(e for e in exclusions if e.endpoint is not best.endpoint)
