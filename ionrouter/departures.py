@@ -133,7 +133,8 @@ def upstream_request(request: InferenceRequest, endpoint: Endpoint) -> Prepared:
 
 def deadline_of(endpoint: Endpoint, request: InferenceRequest, settings: RoutingSettings) -> float:
     """The moment at which the request is over, if this endpoint serves it."""
-    return request.arrived_at + min(settings.total_timeout_s, endpoint.timeouts.total_s)
+    own_s, most_s = endpoint.timeouts.total_s, settings.total_timeout_s
+    return request.arrived_at + (own_s if own_s < most_s else most_s)
 
 
 def client_for(endpoint: Endpoint, clients: Clients) -> ProviderClient:

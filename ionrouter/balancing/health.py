@@ -207,7 +207,8 @@ class Health:
         speed.note(speed.pace_s, duration_s / (FIXED_TOKENS + num_out), now, flight)
         if decode_s and num_out >= MIN_TOKENS_FOR_RATE:
             speed.note(speed.token_s, decode_s / (num_out - 1), now, flight)
-        speed.finished_start_at = max(speed.finished_start_at, flight.started_at)
+        if flight.started_at > speed.finished_start_at:
+            speed.finished_start_at = flight.started_at
         samples = {} if flight.stream else {"duration_s": duration_s}
         if duration_s > 0 and num_out:
             samples["throughput"] = num_out / duration_s

@@ -87,7 +87,9 @@ def _times(
         ttft_prior, token_prior = _priors(expected, others)
         stated = (ttft_prior + size.num_out * token_prior) / tokens
     pace_prior = _prior(stated, others, _PACE_S, 1 / PRIOR_THROUGHPUT)
-    whole_s = max(speed.pace_s.estimate(now, pace_prior) * tokens, 1e-9)
+    whole_s = speed.pace_s.estimate(now, pace_prior) * tokens
+    if whole_s < 1e-9:
+        whole_s = 1e-9
     return whole_s, size.num_out / whole_s, whole_s  # nothing is seen of it before it is whole
 
 
