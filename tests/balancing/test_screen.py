@@ -265,7 +265,8 @@ def odd_healths() -> list[Health]:
 def test_nothing_is_let_through_that_one_of_the_filters_objects_to(asked: InferenceRequest) -> None:
     cases = itertools.product(ODD_ENDPOINTS, odd_healths(), ODD_LOADS)
     for at, health, load in cases:
-        subject = Subject(at, asked, health, load, 100.0, contract_needs(asked), route("m", at))
+        asked_as = route("m", at, endpoint("b", service_tier="flex"))
+        subject = Subject(at, asked, health, load, 100.0, contract_needs(asked), asked_as)
         objecting = next((name for name, objection in FILTERS if objection(subject)), None)
-        found = screen(subject, route("m", at))
+        found = screen(subject, asked_as)
         assert (found and found.filter) == objecting
