@@ -65,8 +65,9 @@ class Departures:
         return None
 
     def _is_too_late_for(self, candidate: Candidate) -> bool:
-        deadline = deadline_of(candidate.endpoint, self.request, self.settings)
-        return self.walk.num_attempts > 0 and self.parts.clock() >= deadline
+        if self.walk.num_attempts == 0:
+            return False  # nobody has used any of it
+        return self.parts.clock() >= deadline_of(candidate.endpoint, self.request, self.settings)
 
     def rival_of(self, slow: Candidate, waited_s: float) -> Departure | None:
         """Prepare an attempt beside a slow one: the next candidate of its tier, so never another model's."""
@@ -114,12 +115,14 @@ class Prepared(Struct, frozen=True):
 def upstream_request(request: InferenceRequest, endpoint: Endpoint) -> Prepared:
     """Make a body of its own for this endpoint."""
     fitted = fit(request, endpoint)
-    tier = {"service_tier": endpoint.service_tier} if endpoint.service_tier else {}
+    body = in_words_of(endpoint, fitted.body)
+    if endpoint.service_tier:
+        body = {**body, "service_tier": endpoint.service_tier}
     upstream = UpstreamRequest(
         request_id=request.id,
         kind=request.kind,
         endpoint=endpoint,
-        body={**in_words_of(endpoint, fitted.body), **tier},
+        body=body,
         stream=streams_upstream(endpoint, request),
         priority=PRIORITIES.get(request.service_tier or "", 0),
         options=options_for(request, endpoint),
@@ -130,7 +133,8 @@ def upstream_request(request: InferenceRequest, endpoint: Endpoint) -> Prepared:
 
 def deadline_of(endpoint: Endpoint, request: InferenceRequest, settings: RoutingSettings) -> float:
     """The moment at which the request is over, if this endpoint serves it."""
-    return request.arrived_at + min(settings.total_timeout_s, endpoint.timeouts.total_s)
+    own_s, most_s = endpoint.timeouts.total_s, settings.total_timeout_s
+    return request.arrived_at + (own_s if own_s < most_s else most_s)
 
 
 def client_for(endpoint: Endpoint, clients: Clients) -> ProviderClient:

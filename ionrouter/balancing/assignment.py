@@ -37,6 +37,8 @@ class Assignments(Struct, frozen=True):
 
     def misses(self, endpoint: Endpoint, route: ModelRoute) -> int:
         """How far off an endpoint is: 0 where splits lead, 1 for another endpoint, 2 for another model."""
+        if not self.by_split:
+            return 0
         group, own = self._of(route.group_split), self._of(route.split)
         is_other_model = group is not None and route.group_arm not in group.arm.members
         is_other_endpoint = own is not None and endpoint.id not in own.arm.members
@@ -47,12 +49,18 @@ class Assignments(Struct, frozen=True):
 
     def of_pick(self, route: ModelRoute) -> tuple[Assignment, ...]:
         """The assignments that lead to a model, for people."""
+        if not self.by_split:
+            return ()
         return tuple(a for split in (route.group_split, route.split) if (a := self._of(split)) is not None)
 
 
 def assigned(routes: Iterable[ModelRoute], request: InferenceRequest, rng: random.Random) -> Assignments:
     """Find the arm of every split on the way; `rng` decides where the request has nothing to stay with."""
-    splits = {s.name: s for route in routes for s in (route.group_split, route.split) if s is not None}
+    splits: dict[str, Split] = {}
+    for route in routes:
+        for split in (route.group_split, route.split):
+            if split is not None:
+                splits[split.name] = split
     if not splits:
         return NONE
     by, unit = unit_of(request) or ("chance", rng.random().hex())

@@ -41,7 +41,7 @@ class CircuitBreaker:
     rules: BreakerRules = field(default_factory=BreakerRules)
     until: float = 0.0  # open before this moment, unless closed
     is_domain: bool = False  # opened because the provider refuses our account: never failed open
-    _is_closed: bool = True
+    is_closed: bool = True
     _has_trial: bool = False
     num_openings: int = 0  # since it last closed: the exponent of the open time
     _consecutive: int = 0
@@ -49,7 +49,7 @@ class CircuitBreaker:
 
     def state(self, now: float) -> BreakerState:
         """Name the state at `now`."""
-        if self._is_closed:
+        if self.is_closed:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self.until else BreakerState.HALF_OPEN
 
@@ -60,11 +60,12 @@ class CircuitBreaker:
 
     def try_acquire(self, now: float) -> Permit | None:
         """Claim leave to send a request; None when there is none, or somebody else holds the trial."""
+        if self.is_closed:
+            return Permit(is_trial=False)
         if not self.allows(now):
             return None
-        is_trial = not self._is_closed
-        self._has_trial = self._has_trial or is_trial
-        return Permit(is_trial)
+        self._has_trial = True
+        return Permit(is_trial=True)
 
     def release(self, permit: Permit) -> None:
         """Hand a permit back without a verdict: the client left, or the request itself was bad."""
@@ -74,7 +75,7 @@ class CircuitBreaker:
     def succeed(self, now: float) -> None:
         """Record a request that worked: closes the breaker, whatever its state."""
         self._errors.add(0.0, now)
-        self._is_closed, self._has_trial, self.is_domain = True, False, False
+        self.is_closed, self._has_trial, self.is_domain = True, False, False
         self._consecutive = self.num_openings = 0
 
     def fail(self, now: float) -> None:
@@ -83,7 +84,7 @@ class CircuitBreaker:
         self._consecutive += 1
         if self.rules.cooldown_s <= 0:
             return
-        if not self._is_closed:
+        if not self.is_closed:
             if now >= self.until:
                 self.is_domain = False
                 self._open(now)
@@ -92,7 +93,7 @@ class CircuitBreaker:
 
     def trip(self, now: float) -> bool:
         """Open at once: the provider refuses the account or the model. True if it was closed before."""
-        was_closed = self._is_closed
+        was_closed = self.is_closed
         self.is_domain = True
         if was_closed or now >= self.until:
             self._open(now)
@@ -106,4 +107,4 @@ class CircuitBreaker:
         base = self.rules.cooldown_s if self.rules.cooldown_s > 0 else BreakerRules().cooldown_s
         self.until = now + min(base * 2.0**self.num_openings, max(self.rules.max_cooldown_s, base))
         self.num_openings = min(self.num_openings + 1, 32)
-        self._is_closed, self._has_trial = False, False
+        self.is_closed, self._has_trial = False, False

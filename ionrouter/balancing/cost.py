@@ -49,10 +49,11 @@ class Score(Struct, frozen=True):
 def score(outlook: Outlook, value_of_time: float, loss: float | None = None) -> Score:
     """Weigh one endpoint; `value_of_time` in USD per second, `loss` of a broken answer defaults to `good`."""
     good = outlook.price + value_of_time * outlook.ok_s
-    f = min(outlook.fail_before, 0.999)
+    f = outlook.fail_before if outlook.fail_before < 0.999 else 0.999
     waste = f / (1 - f) * (value_of_time * outlook.fail_s + outlook.price_fail)
     broken = outlook.fail_after * (good if loss is None else loss)
-    return Score(good, waste, broken, max(good + waste + broken, MIN_SCORE))
+    total = good + waste + broken
+    return Score(good, waste, broken, total if total > MIN_SCORE else MIN_SCORE)
 
 
 def cost_of(price: Price, usage: Usage) -> Cost:
@@ -62,6 +63,8 @@ def cost_of(price: Price, usage: Usage) -> Cost:
     """
     cache_read = price.prompt if price.cache_read is None else price.cache_read
     cache_write = price.prompt if price.cache_write is None else price.cache_write
-    plain = max(usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens, 0)
+    plain = usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens
+    if plain < 0:
+        plain = 0
     prompt = plain * price.prompt + usage.cached_tokens * cache_read + usage.cache_write_tokens * cache_write
     return Cost(prompt=prompt + price.request, completion=usage.completion_tokens * price.completion)

@@ -27,7 +27,8 @@ class DecayedMean:
 
     def add(self, value: float, now: float, weight: float = 1.0) -> None:
         """Take in one sample."""
-        kept = _kept(now - self._at, self.half_life_s)
+        elapsed_s = now - self._at  # and as in `_kept`: a request asks and adds a dozen times
+        kept: float = 0.5 ** (elapsed_s / self.half_life_s) if elapsed_s > 0.0 else 1.0
         self._sum = self._sum * kept + value * weight
         self._weight = self._weight * kept + weight
         self._at = now
@@ -40,7 +41,8 @@ class DecayedMean:
         """Blend the samples with `pseudo` imagined ones of value `prior`."""
         if not self._weight:
             return prior  # most shares of failures: nothing failed yet
-        kept = _kept(now - self._at, self.half_life_s)
+        elapsed_s = now - self._at
+        kept: float = 0.5 ** (elapsed_s / self.half_life_s) if elapsed_s > 0.0 else 1.0
         return (self._sum * kept + prior * pseudo) / (self._weight * kept + pseudo)
 
 
@@ -52,32 +54,25 @@ class DecayedMedian:
     """
 
     half_life_s: float = HALF_LIFE_S
-    _bins: dict[int, float] = field(default_factory=dict)  # bin -> weight at `_at`
+    _bins: dict[float, float] = field(default_factory=dict)  # middle of a bin -> weight at `_at`
     _at: float = -math.inf
-    _answer: tuple[tuple[float, float, float, float], float] | None = None  # the last one, and to what
 
     _GROWTH = math.log(1.1)
 
     def add(self, value: float, now: float) -> None:
         """Take in one sample of at least 0; below 1 counts as 1."""
         kept = _kept(now - self._at, self.half_life_s)
-        index = math.floor(math.log(max(value, 1.0)) / self._GROWTH + 0.5)
+        middle = math.exp(math.floor(math.log(max(value, 1.0)) / self._GROWTH + 0.5) * self._GROWTH)
         self._bins = {key: weight * kept for key, weight in self._bins.items() if weight * kept > 1e-6}
-        self._bins[index] = self._bins.get(index, 0.0) + 1.0
-        self._at, self._answer = now, None
+        self._bins[middle] = self._bins.get(middle, 0.0) + 1.0
+        self._at = now
 
     def median(self, now: float, prior: float, pseudo: float) -> float:
         """Read the median, with `pseudo` imagined samples of value `prior` among the real ones."""
-        asked = (self._at, now, prior, pseudo)
-        if self._answer is None or self._answer[0] != asked:  # a select asks once for each endpoint
-            self._answer = (asked, self._median(now, prior, pseudo))
-        return self._answer[1]
-
-    def _median(self, now: float, prior: float, pseudo: float) -> float:
         kept = _kept(now - self._at, self.half_life_s)
-        weighted = [(math.exp(key * self._GROWTH), weight * kept) for key, weight in self._bins.items()]
+        weighted = [(middle, weight * kept) for middle, weight in self._bins.items()]
         weighted.append((prior, pseudo))
-        half = sum(weight for _, weight in weighted) / 2
+        half = sum([weight for _, weight in weighted]) / 2
         for value, weight in sorted(weighted):
             half -= weight
             if half <= 0:

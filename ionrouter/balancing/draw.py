@@ -7,7 +7,6 @@ import random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate
 from ionrouter.balancing.strategies import Strategy, View
 from ionrouter.routing.table import Endpoint, RoutingSettings
@@ -29,6 +28,8 @@ class Ranked(Struct, frozen=True):
 
 def place(order: tuple[str, ...], endpoint: Endpoint) -> int:
     """Index of the first name in `order` that means this endpoint; after all of them if none does."""
+    if not order:
+        return 0
     return next((i for i, name in enumerate(order) if matches(name, endpoint)), len(order))
 
 
@@ -51,19 +52,21 @@ def drawn(
     weights = strategy.weights(pool, settings.spread)
     if not any(weights):
         weights = [1.0] * len(pool)  # all weights 0: nobody is preferred
-    explored = _explored(_hopeful(pool), request) if strategy.explores else None
+    explored = _explored(_hopeful(pool)) if strategy.explores else None
     explore = settings.explore if explored is not None else 0.0
+    total = sum(weights)
     shares = {
-        view.candidate.endpoint.id: (1 - explore) * weight / sum(weights) + explore * (view is explored)
+        view.candidate.endpoint.id: (1 - explore) * weight / total + explore * (view is explored)
         for view, weight in zip(pool, weights, strict=True)
     }
     is_exploring = rng.random() < explore
     first = explored if is_exploring and explored else rng.choices(pool, weights)[0]
-    shared = [replace(r.view.candidate, share=shares.get(r.view.candidate.endpoint.id, 0.0)) for r in ranked]
+    candidates = [r.view.candidate for r in ranked]
+    shared = [replace(c, share=share) if (share := shares.get(c.endpoint.id)) else c for c in candidates]
     winner = next(c for c in shared if c.endpoint.id == first.candidate.endpoint.id)
     rest = [c for c in shared if c is not winner]
     why = "exploring: oldest sample" if is_exploring else f"drawn from {sum(w > 0 for w in weights)}"
-    return [replace(winner, is_exploring=is_exploring), *rest], why
+    return [replace(winner, is_exploring=True) if is_exploring else winner, *rest], why
 
 
 def _alone(
@@ -87,14 +90,13 @@ def _hopeful(pool: list[View]) -> list[View]:
     return [view for view in pool if view.candidate.outlook.price <= best]
 
 
-def _explored(pool: list[View], request: InferenceRequest) -> View | None:
+def _explored(pool: list[View]) -> View | None:
     """The endpoint with the oldest sample, unless an exploring request is under way there."""
     if len(pool) < 2:
         return None
 
     def sampled_at(view: View) -> float:
-        stream = streams_upstream(view.candidate.endpoint, request)
-        return view.health.speeds[stream].sampled_at
+        return view.health.speeds[view.stream].sampled_at
 
     oldest = min(pool, key=sampled_at)
     return None if oldest.health.is_exploring() else oldest

@@ -42,6 +42,8 @@ _FORBIDDEN = frozenset(
     }
 )  # fmt: skip
 
+_WITHHELD = GATEWAY_FIELDS | _FORBIDDEN  # and whatever begins with litellm_
+
 # vLLM's older names for structured outputs.
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
@@ -100,6 +102,8 @@ _SYNONYMS: Mapping[str, frozenset[str]] = {
 def contract_needs(request: InferenceRequest) -> frozenset[str]:
     """Name the parameters of a request that an endpoint must support, as their values are."""
     body = request.body  # has fewer names than the table, and what is absent is not wanted
+    if _CONTRACT.keys().isdisjoint(body):
+        return frozenset()
     return frozenset([name for name in body if name in _CONTRACT and _CONTRACT[name](body[name])])
 
 
@@ -131,24 +135,22 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
     """Build the body for one endpoint from the client's, which stays as it is."""
     body: dict[str, Any] = {}
     dropped: list[str] = []
-    copied = _shared if endpoint.provider.type == "openai" else _copied
+    is_shared = endpoint.provider.type == "openai"
     for name, value in request.body.items():
-        if name in GATEWAY_FIELDS or name in _FORBIDDEN or name.startswith("litellm_"):
+        if name in _WITHHELD or name.startswith("litellm_"):
             continue
         if name in _LENGTH:
             body.update(_length(request.body, endpoint))
-        elif _takes(request, endpoint, name):
-            body[name] = copied(value)
+        elif name in _CONTENT or _takes(request, endpoint, name):
+            body[name] = value if is_shared else _copied(value)
         else:
             dropped.append(name)
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
         body["provider"] = _copied(request.gateway_fields["provider"])  # another router reads it too
-    return Fitted(body, tuple(sorted(dropped)))
+    return Fitted(body, tuple(sorted(dropped)) if dropped else ())
 
 
 def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:
-    if name in _CONTENT:
-        return True
     if endpoint.provider.type == "ion" and name in _READ_FOR_ION | _CONTRACT_OF_ION:
         return True
     if name in MODEL_PARAMETERS or name in request.parameters or name in _CONTRACT:
@@ -170,10 +172,6 @@ def _length(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
     return {name: value}
 
 
-def _shared(value: Any) -> Any:
-    return value
-
-
 def _copied(value: Any) -> Any:
     """Copy containers, share leaves: an adapter that rewrites its body must not touch the next attempt's."""
     if isinstance(value, dict):
@@ -185,6 +183,8 @@ def _copied(value: Any) -> Any:
 
 def options_for(request: InferenceRequest, endpoint: Endpoint) -> dict[str, Any]:
     """Collect the caller's `provider.options` for this endpoint's provider, less what no caller may set."""
+    if not request.preferences.options:
+        return {}
     slug = endpoint.provider.slug.lower()
     return {
         name: _copied(value)

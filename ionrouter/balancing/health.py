@@ -114,13 +114,11 @@ class Health:
         0 when none waits. One that began before an answered one did is a single hang: its failure will
         count as one. Those that nobody has overtaken are news of the endpoint.
         """
-        since = self.answered_start_at
-        waits = (
-            now - f.started_at
-            for f in self.flights
-            if f.stream == stream and not f.has_answered and f.started_at >= since
-        )
-        return max(waits, default=0.0)
+        since, oldest = self.answered_start_at, now
+        for f in self.flights:
+            if since <= f.started_at < oldest and not f.has_answered and f.stream == stream:
+                oldest = f.started_at
+        return now - oldest
 
     def is_stalled(self, now: float, stream: bool) -> bool:
         """Ask whether it has gone silent: as many attempts as open a breaker wait far longer than usual.
@@ -141,10 +139,9 @@ class Health:
         if usual_s is None:
             return 0
         latest = now - max(STALL_FACTOR * usual_s, STALL_S)
-        return sum(
-            self.answered_start_at <= f.started_at <= latest and f.stream == stream and not f.has_answered
-            for f in self.flights
-        )
+        since = self.answered_start_at
+        late = [f for f in self.flights if since <= f.started_at <= latest and not f.has_answered]
+        return sum([f.stream == stream for f in late])
 
     def has_outage(self, now: float) -> bool:
         """Ask whether it failed significantly within the last 30 seconds."""
@@ -199,7 +196,7 @@ class Health:
                 speed.ttft_s.observe(ttft_s, now)
             speed.sampled_at = now
             if not is_bound:
-                self._sample(speed, now, "ttft_s", ttft_s)
+                self._sample(speed, now, {"ttft_s": ttft_s})
 
     def finish(self, now: float, flight: Flight, usage: Usage, decode_s: float | None) -> None:
         """Record a whole good answer; `decode_s` from first to last token, None if it was not streamed."""
@@ -210,11 +207,13 @@ class Health:
         speed.note(speed.pace_s, duration_s / (FIXED_TOKENS + num_out), now, flight)
         if decode_s and num_out >= MIN_TOKENS_FOR_RATE:
             speed.note(speed.token_s, decode_s / (num_out - 1), now, flight)
-        speed.finished_start_at = max(speed.finished_start_at, flight.started_at)
+        if flight.started_at > speed.finished_start_at:
+            speed.finished_start_at = flight.started_at
+        samples = {} if flight.stream else {"duration_s": duration_s}
         if duration_s > 0 and num_out:
-            self._sample(speed, now, "throughput", num_out / duration_s)
-        if not flight.stream:
-            self._sample(speed, now, "duration_s", duration_s)
+            samples["throughput"] = num_out / duration_s
+        if samples:
+            self._sample(speed, now, samples)
         if usage.prompt_tokens > 0:
             self.cached_share.add(min(usage.cached_tokens / usage.prompt_tokens, 1.0), now)
 
@@ -231,7 +230,7 @@ class Health:
         bound = age_s if flight.stream else age_s / (FIXED_TOKENS + num_out)
         if average.value is None or bound > average.value:
             average.observe(bound, now)
-        self._sample(speed, now, "ttft_s" if flight.stream else "duration_s", age_s)
+        self._sample(speed, now, {"ttft_s" if flight.stream else "duration_s": age_s})
 
     def fail(
         self, now: float, error: UpstreamError, duration_s: float, cost: float, *, after_commit: bool
@@ -287,10 +286,10 @@ class Health:
         self.pace.refuse(now)
         self.retry_at = max(self.retry_at, now + min(retry_after_s, MAX_RETRY_AFTER_S))
 
-    def _sample(self, speed: Speed, now: float, metric: str, value: float) -> None:
+    def _sample(self, speed: Speed, now: float, samples: dict[str, float]) -> None:
         bucket = speed.recent.at(now)
         if bucket is not None:
-            bucket.add("ok", {metric: value})
+            bucket.measure(samples)
 
 
 @dataclass(slots=True)
@@ -330,10 +329,12 @@ class HealthBook:
 
     def answered(self, model_id: str, stream: bool, num_out: int, now: float) -> None:
         """Remember how long an answer was, in tokens."""
-        lengths = self._num_out.setdefault((model_id, stream), DecayedMedian())
+        lengths = self._num_out.get((model_id, stream))
+        if lengths is None:
+            lengths = self._num_out[model_id, stream] = DecayedMedian()
+            if len(self._num_out) > self.max_entries:
+                del self._num_out[next(iter(self._num_out))]
         lengths.add(num_out, now)
-        if len(self._num_out) > self.max_entries:
-            del self._num_out[next(iter(self._num_out))]
 
     def expected_num_out(self, model_id: str, stream: bool, now: float) -> float:
         """Estimate the completion tokens of a request to this model: the decayed median, prior 300."""

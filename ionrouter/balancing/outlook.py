@@ -6,14 +6,14 @@ Pure: endpoint, health, the peers' healths, the local engine's load and a moment
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 
 from ionrouter.balancing.cost import PRIOR_THROUGHPUT, PRIOR_TTFT_S, Outlook, cost_of
-from ionrouter.balancing.health import FIXED_TOKENS, Health
-from ionrouter.balancing.peak_ewma import PeakEwma
-from ionrouter.routing.table import Endpoint
+from ionrouter.balancing.health import FIXED_TOKENS, Health, Speed
+from ionrouter.routing.table import Endpoint, Expected
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
 from ionrouter.schema.usage import Usage
@@ -37,8 +37,9 @@ def size_of(request: InferenceRequest, expected_num_out: float) -> Size:
     """Measure a request; the answer's expected length is capped by max_tokens, 0 where no text comes back."""
     if request.kind in WHOLE_KINDS:
         return Size(request.prompt_tokens, 0.0)
-    cap = float("inf") if request.max_tokens is None else request.max_tokens
-    return Size(request.prompt_tokens, min(expected_num_out, cap))
+    if request.max_tokens is None:
+        return Size(request.prompt_tokens, expected_num_out)
+    return Size(request.prompt_tokens, min(expected_num_out, request.max_tokens))
 
 
 def outlook_of(
@@ -74,32 +75,45 @@ def _times(
     endpoint: Endpoint, health: Health, peers: Sequence[Health], size: Size, stream: bool, now: float
 ) -> tuple[float, float, float]:
     """Time to first token, tokens/s and time to a whole answer."""
-    speed, others = health.speeds[stream], [peer.speeds[stream] for peer in peers]
-    expected = endpoint.expected
-    ttft_prior = _prior(expected.ttft_s, [other.ttft_s for other in others], PRIOR_TTFT_S)
-    token_prior = _prior(
-        1 / expected.throughput if expected.throughput else None,
-        [other.token_s for other in others],
-        1 / PRIOR_THROUGHPUT,
-    )
+    speed, others = health.speeds[stream], [peer.speeds[stream] for peer in peers] if peers else ()
     if stream:
+        ttft_prior, token_prior = _priors(endpoint.expected, others)
         ttft_s = speed.ttft_s.estimate(now, ttft_prior)
         token_s = speed.token_s.estimate(now, token_prior)
         return ttft_s, 1 / max(token_s, 1e-9), ttft_s + size.num_out * token_s
-    is_stated = expected.ttft_s is not None or expected.throughput is not None
     tokens = FIXED_TOKENS + size.num_out
-    stated = (ttft_prior + size.num_out * token_prior) / tokens if is_stated else None
-    pace_prior = _prior(stated, [other.pace_s for other in others], 1 / PRIOR_THROUGHPUT)
-    whole_s = max(speed.pace_s.estimate(now, pace_prior) * tokens, 1e-9)
+    stated, expected = None, endpoint.expected
+    if expected.ttft_s is not None or expected.throughput is not None:
+        ttft_prior, token_prior = _priors(expected, others)
+        stated = (ttft_prior + size.num_out * token_prior) / tokens
+    pace_prior = _prior(stated, others, _PACE_S, 1 / PRIOR_THROUGHPUT)
+    whole_s = speed.pace_s.estimate(now, pace_prior) * tokens
+    if whole_s < 1e-9:
+        whole_s = 1e-9
     return whole_s, size.num_out / whole_s, whole_s  # nothing is seen of it before it is whole
 
 
-def _prior(stated: float | None, peers: Sequence[PeakEwma], default: float) -> float:
+def _priors(expected: Expected, others: Sequence[Speed]) -> tuple[float, float]:
+    """Time to first token and seconds per token, where nothing is measured."""
+    ttft_s = _prior(expected.ttft_s, others, _TTFT_S, PRIOR_TTFT_S)
+    token_s = 1 / expected.throughput if expected.throughput else None
+    return ttft_s, _prior(token_s, others, _TOKEN_S, 1 / PRIOR_THROUGHPUT)
+
+
+_Measured = Callable[[Speed], float | None]
+_TTFT_S: _Measured = attrgetter("ttft_s.value")
+_TOKEN_S: _Measured = attrgetter("token_s.value")
+_PACE_S: _Measured = attrgetter("pace_s.value")
+
+
+def _prior(stated: float | None, peers: Sequence[Speed], measured: _Measured, default: float) -> float:
     """routes.yaml's word, else the peers' median, else the default."""
     if stated is not None:
         return stated
-    measured = [peer.value for peer in peers if peer.value is not None]
-    return statistics.median(measured) if measured else default
+    if not peers:
+        return default
+    values = [value for value in map(measured, peers) if value is not None]
+    return statistics.median(values) if values else default
 
 
 def _engine_times(

@@ -41,8 +41,8 @@ class Pace:
 
     def send(self, now: float) -> None:
         """Note a request."""
-        rate = self.rate(now)
-        if rate < math.inf:
+        if self.rate_at_refusal is not None:
+            rate = self.rate(now)
             self._next_at = max(self._next_at, now - (BURST - 1) / rate) + 1 / rate
 
     def accept(self, now: float) -> None:

@@ -27,9 +27,10 @@ class PeakEwma:
         if self.value is None or sample >= self.value:
             self.value = sample
         else:
-            kept = math.exp(-max(now - self.at, 0.0) / DECAY_S)
-            # Samples that come together must still pull: at least a tenth of the way down each.
-            kept = min(kept, 0.9)
+            age_s = now - self.at if now > self.at else 0.0
+            kept = math.exp(-age_s / DECAY_S)
+            if kept > 0.9:
+                kept = 0.9  # samples that come together must still pull: a tenth of the way down each
             self.value = self.value * kept + sample * (1 - kept)
         self.at = now
 
@@ -37,5 +38,6 @@ class PeakEwma:
         """Read the average, faded towards `prior` by the age of the last sample."""
         if self.value is None:
             return prior
-        trust = math.exp(-max(now - self.at, 0.0) / FADE_S)
+        age_s = now - self.at if now > self.at else 0.0
+        trust = math.exp(-age_s / FADE_S)
         return trust * self.value + (1 - trust) * prior

@@ -29,6 +29,8 @@ def stepping_down_last(ordered: Sequence[Candidate], ranks: Mapping[str, tuple[i
     `ranks` are by endpoint id: what counts more than precision. Everybody else keeps the order.
     """
     first, *rest = ordered
+    if first.endpoint.quantization not in BITS:
+        return list(ordered)
     marked = [
         replace(c, steps_down_from=first.endpoint.quantization) if has_fewer_bits(c, first) else c
         for c in rest

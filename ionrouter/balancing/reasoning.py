@@ -33,7 +33,8 @@ def in_words_of(endpoint: Endpoint, body: Mapping[str, Any]) -> Mapping[str, Any
 
     Only for servers that get our JSON as it is; the other doors translate on their own.
     """
-    if endpoint.provider.type != "openai" or not any(name in body for name in _WISHES):
+    is_wished = "reasoning" in body or "reasoning_effort" in body
+    if not is_wished or endpoint.provider.type != "openai":
         return body
     rest = {name: value for name, value in body.items() if name not in _WISHES}
     wish = body.get("reasoning")

@@ -40,5 +40,5 @@ class RetryBudget:
         return True
 
     def _fade(self, now: float) -> None:
-        kept = 0.5 ** (max(now - self._at, 0.0) / HALF_LIFE_S)
+        kept = 0.5 ** ((now - self._at) / HALF_LIFE_S) if now > self._at else 1.0
         self._tokens, self._taken, self._at = self._tokens * kept, self._taken * kept, now

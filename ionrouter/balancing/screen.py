@@ -216,8 +216,26 @@ _WITHOUT_PREFERENCES = tuple(entry for entry in FILTERS if entry[0] not in _PREF
 _NONE_PREFERRED = ProviderPreferences()
 
 
+def _is_beyond_objection(s: Subject) -> bool:
+    """Ask at once whether no filter would object, as is usual; where this is in doubt, they are asked."""
+    return (
+        not s.endpoint.disabled
+        and s.endpoint.service_tier is None
+        and s.request.service_tier is None
+        and s.request.input_modalities <= s.endpoint.input_modalities
+        and not s.needs
+        and s.load is None
+        and s.health.retry_at <= s.now
+        and s.health.breaker.is_closed
+        and _context(s) is None
+        and s.request.preferences == _NONE_PREFERRED
+    )
+
+
 def screen(subject: Subject, route: ModelRoute) -> Exclusion | None:
     """Ask the filters in order; the first objection, or None when the endpoint may be used."""
+    if _is_beyond_objection(subject):
+        return None
     has_preferences = subject.request.preferences != _NONE_PREFERRED
     for name, objection in FILTERS if has_preferences else _WITHOUT_PREFERENCES:
         reason = objection(subject)

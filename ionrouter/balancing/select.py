@@ -6,9 +6,9 @@ Nothing is claimed here: a half-open breaker's trial is claimed in dispatch.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ionrouter.balancing.affinity import is_worth_staying
@@ -18,11 +18,11 @@ from ionrouter.balancing.cost import score
 from ionrouter.balancing.draw import Ranked, drawn, place
 from ionrouter.balancing.fields import contract_needs, declares, lost_parameters
 from ionrouter.balancing.health import Health, HealthBook
-from ionrouter.balancing.outlook import outlook_of, size_of, streams_upstream
+from ionrouter.balancing.outlook import Size, outlook_of, size_of, streams_upstream
 from ionrouter.balancing.plan import Candidate, Choice, Plan
 from ionrouter.balancing.precision import stepping_down_last
 from ionrouter.balancing.screen import TEMPORARY, Exclusion, Subject, asked_tier, screen
-from ionrouter.balancing.strategies import ORDERS, STRATEGIES, Strategy, View, lags_behind
+from ionrouter.balancing.strategies import ORDERS, STRATEGIES, View, lags_behind
 from ionrouter.errors import RequestError
 from ionrouter.routing.table import Endpoint, ModelRoute, RoutingSettings
 from ionrouter.schema.load import EngineLoad
@@ -66,38 +66,33 @@ def _selected(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, scene: Scene, rng: random.Random
 ) -> Plan:
     choices = _choices(routes, request, scene.settings)
-    candidates: list[Candidate] = []
+    views: list[View] = []
     exclusions: list[Exclusion] = []
     needs = contract_needs(request)
     for tier, route in _tiers(routes):
         healths = [scene.book.of(endpoint) for endpoint in route.endpoints]
+        scale = _Scale(route, tier, healths, request, scene)
         for endpoint, health in zip(route.endpoints, healths, strict=True):
             subject = Subject(endpoint, request, health, scene.load_of(endpoint), scene.now, needs, route)
             exclusion = screen(subject, route)
             if exclusion is None:
-                candidates.append(_weighed(subject, healths, route, tier, scene))
+                views.append(scale.weighed(subject))
             else:
                 exclusions.append(exclusion)
-    if not candidates:
+    if not views:
         return _failed_open(routes, choices, exclusions, request, scene)
-    strategies = {model: ORDERS[choice.strategy] for model, choice in choices.items()}
     arms = assigned(routes, request, rng)
-    ranked = [_ranked(c, strategies[c.route.id], request, scene, needs, arms) for c in candidates]
-    if len(ranked) > 1:
-        ranked.sort(key=lambda r: r.order)
-    first = strategies[ranked[0].view.candidate.route.id]
-    ordered, reason = (
-        _pinned(ranked, scene)
-        or _stayed(ranked, request, scene)
-        or drawn(ranked, first, request, scene.settings, rng)
-    )
+    ranked = _ranked(views, choices, needs, arms)
+    first = ORDERS[choices[ranked[0].view.candidate.route.id].strategy]
+    staying = None if scene.sticky is None else _pinned(ranked, scene) or _stayed(ranked, request, scene)
+    ordered, reason = staying or drawn(ranked, first, request, scene.settings, rng)
     if len(ordered) > 1 and not _sets_order(request, choices[routes[0].id]):
         ordered = stepping_down_last(ordered, {r.view.candidate.endpoint.id: r.rank[:-1] for r in ranked})
     if not request.preferences.allow_fallbacks and not request.preferences.order:
         ordered = ordered[:1]
     assignments = arms.of_pick(ordered[0].route)
-    is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
     if assignments:
+        is_away = arms.misses(ordered[0].endpoint, ordered[0].route) > 0
         reason = "; ".join([reason, *(f"{a}{', not now' if is_away else ''}" for a in assignments)])
     strategy = choices[ordered[0].route.id].strategy
     return Plan(routes, strategy, tuple(ordered), tuple(exclusions), reason, assignments, choices)
@@ -126,8 +121,8 @@ def _choice(route: ModelRoute, request: InferenceRequest, settings: RoutingSetti
     """
     if request.preferences.sort is not None:
         return Choice(f"sort:{request.preferences.sort}", "provider.sort")
-    implied = _implied_sort(route, request)
-    if implied is not None:
+    is_plain = request.service_tier is None and not route.variants
+    if not is_plain and (implied := _implied_sort(route, request)) is not None:
         return implied
     if (name := request.overrides.strategy) is not None:
         if name not in STRATEGIES:
@@ -143,6 +138,8 @@ def _choices(
     routes: tuple[ModelRoute, ...], request: InferenceRequest, settings: RoutingSettings
 ) -> dict[str, Choice]:
     """Each model's strategy; a group follows its first model, for keys of two strategies do not compare."""
+    if len(routes) == 1:
+        return {routes[0].id: _choice(routes[0], request, settings)}
     leaders: dict[str, Choice] = {}
     for route in routes:
         name = route.group or route.id
@@ -161,24 +158,36 @@ def _implied_sort(route: ModelRoute, request: InferenceRequest) -> Choice | None
     return Choice(f"sort:{_TIER_SORTS[asked]}", "service_tier") if is_served else None
 
 
-def _weighed(
-    subject: Subject, healths: list[Health], route: ModelRoute, tier: int, scene: Scene
-) -> Candidate:
-    """Score one endpoint; `healths` are those of all the model's endpoints."""
-    endpoint, request = subject.endpoint, subject.request
-    stream = streams_upstream(endpoint, request)
-    outlook = outlook_of(
-        as_weighed(endpoint, route.endpoints),
-        subject.health,
-        [health for health in healths if health is not subject.health],
-        size_of(request, scene.book.expected_num_out(route.id, stream, scene.now)),
-        stream=stream,
-        load=subject.load,
-        now=scene.now,
-    )
-    return Candidate(
-        endpoint, route, tier, outlook, score(outlook, _value_of_time(endpoint, route, request, scene))
-    )
+class _Scale(Struct):
+    """Weighs the endpoints of one model for one request; `healths` are those of all of them."""
+
+    route: ModelRoute
+    tier: int
+    healths: list[Health]
+    request: InferenceRequest
+    scene: Scene
+    sizes: dict[bool, Size] = field(default_factory=dict)  # by whether the endpoint streams
+
+    def weighed(self, subject: Subject) -> View:
+        """Score one endpoint."""
+        endpoint, health, route, now = subject.endpoint, subject.health, self.route, self.scene.now
+        stream = streams_upstream(endpoint, self.request)
+        size = self.sizes.get(stream)
+        if size is None:
+            num_out = self.scene.book.expected_num_out(route.id, stream, now)
+            size = self.sizes[stream] = size_of(self.request, num_out)
+        outlook = outlook_of(
+            as_weighed(endpoint, route.endpoints),
+            health,
+            [peer for peer in self.healths if peer is not health] if len(self.healths) > 1 else (),
+            size,
+            stream=stream,
+            load=subject.load,
+            now=now,
+        )
+        value_of_time = _value_of_time(endpoint, route, self.request, self.scene)
+        candidate = Candidate(endpoint, route, self.tier, outlook, score(outlook, value_of_time))
+        return View(candidate, health, self.request, now, stream, size)
 
 
 def _value_of_time(endpoint: Endpoint, route: ModelRoute, request: InferenceRequest, scene: Scene) -> float:
@@ -191,7 +200,7 @@ def _value_of_time(endpoint: Endpoint, route: ModelRoute, request: InferenceRequ
 
 def _pinned(ranked: list[Ranked], scene: Scene) -> tuple[list[Candidate], str] | None:
     """Where only one provider can read the request's thoughts: its endpoint, then its others, nobody else."""
-    if scene.sticky is None or not scene.is_pinned:
+    if not scene.is_pinned:
         return None
     ordered = [r.view.candidate for r in ranked]
     maker = next((c for c in ordered if c.endpoint.identity == scene.sticky), None)
@@ -207,57 +216,62 @@ def _stayed(
     ranked: list[Ranked], request: InferenceRequest, scene: Scene
 ) -> tuple[list[Candidate], str] | None:
     """Put the session's endpoint first, if it is as good a tier and not overloaded; `order` beats it."""
-    if scene.sticky is None or request.preferences.order:
+    if request.preferences.order:
         return None
     ordered = [r.view.candidate for r in ranked]
     best, tier = ordered[0], ranked[0].rank[:TIER_RANKS]
-    stays = (r.view.candidate for r in ranked if r.rank[:TIER_RANKS] == tier)
-    sticky = next((c for c in stays if c.endpoint.identity == scene.sticky), None)
-    if sticky is None:
+    stays = (r.view for r in ranked if r.rank[:TIER_RANKS] == tier)
+    view = next((v for v in stays if v.candidate.endpoint.identity == scene.sticky), None)
+    if view is None:
         return None
-    stream = streams_upstream(sticky.endpoint, request)
-    size = size_of(request, scene.book.expected_num_out(sticky.route.id, stream, scene.now))
+    sticky = view.candidate
     value_of_time = _value_of_time(sticky.endpoint, sticky.route, request, scene)
-    if not is_worth_staying(sticky, best, size, value_of_time, scene.load_of(sticky.endpoint)):
+    if not is_worth_staying(sticky, best, view.size, value_of_time, scene.load_of(sticky.endpoint)):
         return None
     return [replace(sticky, share=1.0), *(c for c in ordered if c is not sticky)], "session's endpoint"
 
 
 def _ranked(
-    candidate: Candidate,
-    strategy: Strategy,
-    request: InferenceRequest,
-    scene: Scene,
-    needs: frozenset[str],
-    arms: Assignments,
-) -> Ranked:
-    """Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, silence."""
+    views: Sequence[View], choices: Mapping[str, Choice], needs: frozenset[str], arms: Assignments
+) -> list[Ranked]:
+    """Sort by rank, then by the strategy's key.
+
+    Rank: misses the preferred speed, tier, place in `order`, arm of a split, loses parameters, silence.
+    """
+    if len(views) == 1:
+        return [Ranked(views[0], (), 0.0)]  # first and last, whatever its rank
+    request = views[0].request  # of all of them
     prefs = request.preferences
-    view = View(candidate, scene.book.of(candidate.endpoint), request, scene.now)
     is_merged = prefs.sort is not None and prefs.sort_partition == "none"
-    rank = (
-        int(lags_behind(view)),
-        0 if is_merged else candidate.tier,
-        place(prefs.order, candidate.endpoint),
-        arms.misses(candidate.endpoint, candidate.route),
-        int(asked_tier(request) == "priority" and candidate.endpoint.service_tier != "priority"),
-        int(not _takes_all(request, candidate.endpoint, needs)),
-        2 * _is_overdone(view) + (strategy.shuns_outages and view.health.has_outage(scene.now)),
-    )
-    return Ranked(view, rank, strategy.key(view))
+    is_urgent = asked_tier(request) == "priority"
+    ranked: list[Ranked] = []
+    for view in views:
+        candidate, endpoint = view.candidate, view.candidate.endpoint
+        strategy = ORDERS[choices[candidate.route.id].strategy]
+        rank = (
+            int(lags_behind(view)),
+            0 if is_merged else candidate.tier,
+            place(prefs.order, endpoint),
+            arms.misses(endpoint, candidate.route),
+            int(is_urgent and endpoint.service_tier != "priority"),
+            int(not _takes_all(request, endpoint, needs)),
+            2 * _is_overdone(view) + (strategy.shuns_outages and view.health.has_outage(view.now)),
+        )
+        ranked.append(Ranked(view, rank, strategy.key(view)))
+    ranked.sort(key=lambda r: r.order)
+    return ranked
 
 
 def _is_overdone(view: View) -> bool:
     """Ask whether another request would come too soon for its rate limit, or only join others in silence."""
-    stream = streams_upstream(view.candidate.endpoint, view.request)
-    return view.health.pace.is_ahead(view.now) or view.health.is_stalled(view.now, stream)
+    return view.health.pace.is_ahead(view.now) or view.health.is_stalled(view.now, view.stream)
 
 
 def _takes_all(request: InferenceRequest, endpoint: Endpoint, needs: frozenset[str]) -> bool:
     """Ask whether nothing would be dropped, and what changes the answer's contract is declared."""
     if needs and not all(declares(endpoint, name) for name in needs):
         return False
-    return not lost_parameters(request, endpoint)
+    return not request.parameters or not lost_parameters(request, endpoint)
 
 
 def _failed_open(
@@ -279,7 +293,8 @@ def _failed_open(
             e.endpoint, request, scene.book.of(e.endpoint), scene.load_of(e.endpoint), scene.now
         )
         healths = [scene.book.of(peer) for peer in e.route.endpoints]
-        candidates.append(_weighed(subject, healths, e.route, tiers[e.route.id], scene))
+        scale = _Scale(e.route, tiers[e.route.id], healths, request, scene)
+        candidates.append(scale.weighed(subject).candidate)
     best = min(candidates, key=lambda c: (c.tier, c.score.total))
     forced = replace(best, share=1.0, is_forced=True)
     kept = tuple(e for e in exclusions if e.endpoint is not best.endpoint)

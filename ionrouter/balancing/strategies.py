@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from ionrouter.balancing.health import Health
-from ionrouter.balancing.outlook import streams_upstream
+from ionrouter.balancing.outlook import Size
 from ionrouter.balancing.plan import Candidate
 from ionrouter.schema.request import InferenceRequest, PercentileCutoffs
 from ionrouter.stats.book import MIN_SAMPLES
@@ -20,16 +20,18 @@ from ionrouter.stats.window import Bucket
 
 
 class View(Struct, frozen=True):
-    """What a key may look at."""
+    """One candidate for one request at one moment: what ranks, keys and draws may look at."""
 
     candidate: Candidate
     health: Health
     request: InferenceRequest
     now: float
+    stream: bool  # whether the endpoint would be asked to stream
+    size: Size
 
     def recent(self) -> Bucket:
         """The endpoint's last five minutes in the mode this request would use."""
-        return self.health.recent(self.now, streams_upstream(self.candidate.endpoint, self.request))
+        return self.health.recent(self.now, self.stream)
 
 
 Weights = Callable[[Sequence[View], float], list[float]]
@@ -82,8 +84,7 @@ def _score_weights(pool: Sequence[View], spread: float) -> list[float]:
 
 
 def _is_warming(view: View) -> bool:
-    stream = streams_upstream(view.candidate.endpoint, view.request)
-    return not view.health.is_measured(stream) and len(view.health.flights) >= MAX_WARMING
+    return len(view.health.flights) >= MAX_WARMING and not view.health.is_measured(view.stream)
 
 
 MAX_WARMING = 4  # requests in flight at an endpoint that has not answered any yet

@@ -6,7 +6,7 @@ Remembers fingerprints, never the thoughts; bounded; calls no clock.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ class Makers:
 
     def find(self, request: InferenceRequest) -> str | None:
         """Find the identity of the endpoint that a request must go back to; None where it carries no seal."""
-        seals = list(sealed(request.body))
+        seals = sealed(request.body)
         if not seals:
             return None
         known = (self._by_seal.get((request.key_id, _fingerprint(seal))) for seal in reversed(seals))
@@ -47,25 +47,29 @@ class Makers:
         _put(self._last, (request.key_id, request.model), identity, MAX_LAST)
 
 
-def sealed(body: Mapping[str, Any]) -> Iterator[str]:
+def sealed(body: Mapping[str, Any]) -> list[str]:
     """The signatures and encrypted data in a request's messages, in order."""
+    seals: list[str] = []
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
-        if isinstance(message, Mapping):
-            yield from _seals(message.get("reasoning_details"))
+        if isinstance(message, dict) and (details := message.get("reasoning_details")):
+            seals += _seals(details)
+    return seals
 
 
-def _details_of(event: Event) -> Iterable[Any]:
+def _details_of(event: Event) -> list[Any]:
     if isinstance(event, Chunk):
-        return (choice.delta.get("reasoning_details") for choice in event.choices)
-    if isinstance(event, Complete):
-        return (choice.message.get("reasoning_details") for choice in event.choices)
-    return ()
+        told = [choice.delta.get("reasoning_details") for choice in event.choices]
+    elif isinstance(event, Complete):
+        told = [choice.message.get("reasoning_details") for choice in event.choices]
+    else:
+        return []
+    return [details for details in told if details]
 
 
 def _seals(details: Any) -> Iterator[str]:
     for detail in details if isinstance(details, list) else ():
-        for name in _SEALS if isinstance(detail, Mapping) else ():
+        for name in _SEALS if isinstance(detail, dict) else ():
             if isinstance(value := detail.get(name), str) and value:
                 yield value
 

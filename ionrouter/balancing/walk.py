@@ -103,8 +103,9 @@ class Walk:
 
     def has_other_model(self, candidate: Candidate) -> bool:
         """Ask whether another model could still be tried after this candidate, about to be tried."""
-        others = any(c.route.id != candidate.route.id for c in self.rest)
-        return others and self.num_attempts + 1 < self.max_attempts
+        if not self.rest or self.num_attempts + 1 >= self.max_attempts:
+            return False
+        return any(c.route.id != candidate.route.id for c in self.rest)
 
     def fail(self, candidate: Candidate, error: UpstreamError) -> None:
         """Note a failed attempt and keep whom its class leaves; one noted already changes nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
@@ -55,3 +56,23 @@ def test_a_median_forgets_and_stays_bounded() -> None:
 
 def test_an_empty_median_is_its_prior() -> None:
     assert DecayedMedian().median(0.0, prior=300.0, pseudo=3.0) == 300.0
+
+
+@pytest.mark.parametrize("elapsed_s", [-5.0, 0.0, 1e-9, 0.1, 299.9, 1e9, float("inf")])
+def test_a_mean_weighs_its_samples_as_its_weight_says(elapsed_s: float) -> None:
+    mean = DecayedMean(half_life_s=30.0)
+    mean.add(0.7, 10.0)
+    weight = mean.weight(10.0 + elapsed_s)
+    assert mean.mean(10.0 + elapsed_s, 0.02, 20.0) == (0.7 * weight + 0.02 * 20.0) / (weight + 20.0)
+    mean.add(0.2, 10.0 + elapsed_s)
+    assert mean.weight(10.0 + elapsed_s) == weight + 1.0
+
+
+def test_a_median_answers_with_the_middle_of_a_bin_or_with_its_prior() -> None:
+    median = DecayedMedian()
+    for value in (0, 1, 20, 21, 21, 400):
+        median.add(value, 0.0)
+    middles = {math.exp(number * math.log(1.1)) for number in range(100)}
+    assert set(median._bins) <= middles and median._bins[1.0] == 2.0
+    assert median.median(0.0, prior=300, pseudo=0) in middles
+    assert median.median(1e6, prior=300, pseudo=3) == 300

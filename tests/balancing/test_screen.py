@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from ionrouter.balancing.fields import contract_needs
 from ionrouter.balancing.health import Health
-from ionrouter.balancing.screen import Exclusion, Subject, screen
+from ionrouter.balancing.screen import FILTERS, Exclusion, Subject, screen
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.routing.table import Endpoint, Provider
 from ionrouter.routing.tags import matches
@@ -226,3 +227,46 @@ def test_another_service_tier_is_only_meant_by_its_full_tag() -> None:
     flex = endpoint("x", tag="openai/flex", provider=Provider(slug="openai", name="OpenAI", type="fake"))
     assert not matches("openai", flex) and not matches("OpenAI", flex)
     assert matches("openai/flex", flex)
+
+
+ODD_REQUESTS = (
+    request(),
+    request(input_modalities=frozenset({"text", "image"})),
+    request(prompt_tokens=90, max_tokens=20),
+    request(max_tokens=500),
+    request(prompt_tokens=5000, context_tokens=50),
+    *(request(service_tier=tier) for tier in ("flex", "priority", "default", "odd")),
+    TOOLS,
+    wishing(only=("b",)),
+    wishing(zdr=True),
+)
+ODD_ENDPOINTS = (
+    endpoint("a"),
+    endpoint("a", disabled="A_KEY is unset"),
+    endpoint("a", service_tier="flex"),
+    endpoint("a", context_length=100),
+    endpoint("a", max_completion_tokens=100),
+    endpoint("a", input_modalities=frozenset({"image"})),
+    endpoint("a", supported_parameters=frozenset({"seed"})),
+)
+ODD_LOADS = (None, EngineLoad(ready=True), EngineLoad(ready=False), EngineLoad(ready=False, reason="loading"))
+
+
+def odd_healths() -> list[Health]:
+    waiting, over, broken, trying = Health(), Health(), Health(), Health()
+    waiting.retry_at, over.retry_at = 100.5, 100.0
+    broken.breaker.trip(99.0)
+    trying.breaker.trip(50.0)
+    trying.breaker.try_acquire(100.0)
+    return [Health(), waiting, over, broken, trying]
+
+
+@pytest.mark.parametrize("asked", ODD_REQUESTS)
+def test_nothing_is_let_through_that_one_of_the_filters_objects_to(asked: InferenceRequest) -> None:
+    cases = itertools.product(ODD_ENDPOINTS, odd_healths(), ODD_LOADS)
+    for at, health, load in cases:
+        asked_as = route("m", at, endpoint("b", service_tier="flex"))
+        subject = Subject(at, asked, health, load, 100.0, contract_needs(asked), asked_as)
+        objecting = next((name for name, objection in FILTERS if objection(subject)), None)
+        found = screen(subject, asked_as)
+        assert (found and found.filter) == objecting
