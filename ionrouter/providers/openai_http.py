@@ -214,7 +214,7 @@ def _send_fault(error: Exception, errors: ErrorReader) -> UpstreamError:
 
 
 def _read_fault(error: BaseException, errors: ErrorReader) -> UpstreamError | None:
-    """Tell what went wrong while an answer was read; None: it is told already, or no fault of the upstream."""
+    """Tell what went wrong while an answer was read; None: it is told already, or nobody's fault."""
     if isinstance(error, HttpFault | OSError):
         return read_transport_error(error, errors)
     if isinstance(error, RecursionError):

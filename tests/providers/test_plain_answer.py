@@ -79,7 +79,7 @@ _calm = settings(  # a busy machine is no fault
 
 
 def outcome(read: Any, payload: Any) -> str:
-    """The answer, or all that the error says, as words: NaN equals nothing. Ids that are drawn are left out."""
+    """The answer, or all that the error says, as words: NaN equals nothing, and some ids are drawn."""
     try:
         told = read("chat", payload, ERRORS)
     except UpstreamError as error:
