@@ -89,7 +89,7 @@ class Attempt:
         flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
         self._flight, failure = flight, client_left()  # unless something else ends it
         try:
-            async with opened(self) as source:
+            async with opened(self, self._parts.deadlines) as source:
                 while (batch := await source.next()) is not None:
                     if out := self._taken(batch, flight):
                         yield out
@@ -249,9 +249,7 @@ class Attempt:
         trace = self._trace
         return Finished(usage, trace.cost(), tuple(trace.attempts), trace.ttft_s, is_estimated)
 
-    def _settle(
-        self, failure: UpstreamError | None, spent: tuple[Usage | None, bool] | None = None
-    ) -> None:
+    def _settle(self, failure: UpstreamError | None, spent: tuple[Usage | None, bool] | None = None) -> None:
         """Write the one record of this attempt, and tell the health what class of failure it was.
 
         `spent`: what it used, where that is known, and whether that is an estimate.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 from msgspec import Struct
 
+from ionrouter.alarm import Deadlines
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.hedging import HedgeBook
@@ -33,6 +34,7 @@ class Parts:
     wall: Callable[[], float]  # seconds since the epoch
     rng: random.Random
     hedges: HedgeBook = field(default_factory=HedgeBook)
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
 
 @dataclass(slots=True)
