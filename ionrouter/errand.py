@@ -37,15 +37,14 @@ class Parts:
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """What became of one request so far; its record is made from this at the end, however it ends."""
 
-    attempts: list[AttemptRecord] = field(default_factory=list)
+    attempts: list[AttemptRecord] = []  # each its own
     committed: Committed | None = None
     endpoint: Endpoint | None = None  # whose answer was committed
     ttft_s: float | None = None  # arrival to commit
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     is_usage_estimated: bool = False
     strategy: str = ""  # of its plan
 

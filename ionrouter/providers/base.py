@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -13,8 +12,7 @@ from ionrouter.schema.events import ProviderBatch, ProviderEvent, Taker
 from ionrouter.schema.request import Kind
 
 
-@dataclass(slots=True)
-class QueueTime:
+class QueueTime(Struct):
     """How long an attempt waited before work on it began (docs/api.md). Its client writes it."""
 
     seconds: float | None = None  # None: nobody measured it
