@@ -1,9 +1,11 @@
-"""Alarm: a deadline that is moved on with every event, for one timer. Knows not what it guards."""
+"""Deadlines that are moved on with every event, for one timer. What they guard is not known here."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from typing import Protocol
 
 
 class Alarm:
@@ -39,3 +41,66 @@ class Alarm:
             self._timer = self.loop.call_at(self._deadline, self._look)
         else:
             self._ring()
+
+
+class Guarded(Protocol):
+    """Who is told when the loop's clock has come to `deadline`."""
+
+    deadline: float
+
+    def ring(self) -> None: ...
+
+
+class Deadlines:
+    """One timer for the deadlines of many: to start and stop a timer costs more than most of them live.
+
+    It is moved only for a deadline before all others; when it rings it looks whose time is up.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: set[Guarded] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
+
+    def set(self, who: Guarded, loop: asyncio.AbstractEventLoop, delay_s: float) -> None:
+        """Ring `delay_s` from now, instead of whenever was said before."""
+        who.deadline = deadline = loop.time() + delay_s
+        if loop is not self._loop:
+            self._move_to(loop)
+        self._waiting.add(who)
+        if deadline < self._rings_at:
+            self._ring_at(deadline)
+
+    def clear(self, who: Guarded) -> None:
+        """Do not ring; nothing if it is not set."""
+        self._waiting.discard(who)
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin anew: nobody waits in a loop that has ended."""
+        self._stop()
+        self._waiting.clear()
+        self._loop = loop
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._rings_at = None, math.inf
+
+    def _ring_at(self, when: float) -> None:
+        self._stop()
+        assert self._loop is not None
+        self._timer, self._rings_at = self._loop.call_at(when, self._look), when
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        self._timer, self._rings_at = None, math.inf
+        now = self._loop.time()
+        due = [who for who in self._waiting if who.deadline <= now]
+        later = min((who.deadline for who in self._waiting if who.deadline > now), default=None)
+        if later is not None:
+            self._ring_at(later)  # first: who rings may fail
+        for who in due:
+            if who in self._waiting and who.deadline <= now:  # not cleared or moved on by another that rang
+                self._waiting.discard(who)
+                who.ring()

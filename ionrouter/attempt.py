@@ -29,7 +29,7 @@ from ionrouter.errand import (
 )
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
-from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
+from ionrouter.schema.assemble import Assembly, as_chunk, is_filtered_empty
 from ionrouter.schema.events import (
     Batch,
     Chunk,
@@ -68,7 +68,9 @@ class Attempt:
         span = errand.request.client.span  # before the clock: a span that began later would end too late
         self._span = None if span is None else span.attempt(errand)
         self._started_at, self._started_wall = parts.clock(), parts.wall()
-        self._tally, self._assembly = Tally(), Assembly()
+        self._tally = Tally()
+        self._whole: Complete | None = None  # the answer, where it came whole and goes out whole
+        self._assembly: Assembly | None = None  # of its pieces, where they go out together
         self._held: list[Chunk] = []
         self._num_held_bytes, self._is_settled = 0, False
 
@@ -87,7 +89,7 @@ class Attempt:
         flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
         self._flight, failure = flight, client_left()  # unless something else ends it
         try:
-            async with opened(self) as source:
+            async with opened(self, self._parts.deadlines) as source:
                 while (batch := await source.next()) is not None:
                     if out := self._taken(batch, flight):
                         yield out
@@ -125,19 +127,29 @@ class Attempt:
 
     def _taken(self, batch: ProviderBatch, flight: Flight) -> list[Event | TextRun]:
         """Count what came in, and see what of it goes out."""
-        now = self._parts.clock()
+        now, errand = self._parts.clock(), self._errand
         out: list[Event | TextRun] = []
         for event in batch:
             self._tally.add(event, now)
-            flight.has_answered = flight.has_answered or self._ttft_s() is not None
-            if not self._errand.request.stream:
-                self._assembly.add(event)
+            if errand.upstream.stream and self._tally.first_at is not None:
+                flight.has_answered = True
+            if not errand.request.stream:
+                self._keep(event)
             elif self.is_committed:
                 out.append(as_chunk(event) if isinstance(event, Complete) else event)
             else:
                 for chunk in event.chunks() if isinstance(event, TextRun) else (event,):
                     out += self._admit(as_chunk(chunk) if isinstance(chunk, Complete) else chunk, flight)
         return out
+
+    def _keep(self, event: ProviderEvent | TextRun) -> None:
+        """Keep what is to go out as a whole."""
+        if isinstance(event, Complete):
+            self._whole = event
+            return
+        if self._assembly is None:
+            self._assembly = Assembly()
+        self._assembly.add(event)
 
     def take(self, batch: ProviderBatch) -> bool:
         """Pass on and count at once what comes after the commit, if whoever is served takes it at once."""
@@ -187,8 +199,8 @@ class Attempt:
         """The upstream is through: deliver a whole answer, or find that there is none."""
         out: list[Event] = []
         if not self._errand.request.stream:
-            complete = self._assembly.complete()
-            if not has_answer(complete):
+            complete = self._whole or (self._assembly or Assembly()).complete()
+            if not complete.commits:
                 raise self._broken("answered without any content", "empty")
             if self._errand.may_switch_model:
                 self._refuse_filtered(as_chunk(complete))
@@ -233,17 +245,20 @@ class Attempt:
         if errand.role != "probe":  # one token tells nothing of others' speed and length
             self._health.finish(now, flight, usage, decode_s)
             self._parts.book.answered(errand.route.id, errand.upstream.stream, usage.completion_tokens, now)
-        self._settle(None)
+        self._settle(None, (usage, is_estimated))
         trace = self._trace
         return Finished(usage, trace.cost(), tuple(trace.attempts), trace.ttft_s, is_estimated)
 
-    def _settle(self, failure: UpstreamError | None) -> None:
-        """Write the one record of this attempt, and tell the health what class of failure it was."""
+    def _settle(self, failure: UpstreamError | None, spent: tuple[Usage | None, bool] | None = None) -> None:
+        """Write the one record of this attempt, and tell the health what class of failure it was.
+
+        `spent`: what it used, where that is known, and whether that is an estimate.
+        """
         if self._is_settled:
             return
         self._is_settled = True
         now, errand = self._parts.clock(), self._errand
-        usage, is_estimated = self._spent(failure)
+        usage, is_estimated = spent or self._spent(failure)
         cost = cost_of(errand.endpoint.price, usage) if usage else Cost()
         if usage is not None and is_unpriced(errand.endpoint):
             self._tell_unpriced()

@@ -219,7 +219,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(settings: Settings, redactor: Redactor) -> None:
     from ionrouter.app import run  # the parts take 0.5 s to import; --help and keys need none of them
 
-    await run(settings, os.environ, redactor, announce=_announce)
+    env = dict(os.environ)  # read at every request, where os.environ would decode each value anew
+    await run(settings, env, redactor, announce=_announce)
 
 
 def _announce(url: str) -> None:

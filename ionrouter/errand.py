@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 from msgspec import Struct
 
+from ionrouter.alarm import Deadlines
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.hedging import HedgeBook
@@ -33,17 +34,17 @@ class Parts:
     wall: Callable[[], float]  # seconds since the epoch
     rng: random.Random
     hedges: HedgeBook = field(default_factory=HedgeBook)
+    deadlines: Deadlines = field(default_factory=Deadlines)
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """What became of one request so far; its record is made from this at the end, however it ends."""
 
-    attempts: list[AttemptRecord] = field(default_factory=list)
+    attempts: list[AttemptRecord] = []  # each its own
     committed: Committed | None = None
     endpoint: Endpoint | None = None  # whose answer was committed
     ttft_s: float | None = None  # arrival to commit
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     is_usage_estimated: bool = False
     strategy: str = ""  # of its plan
 

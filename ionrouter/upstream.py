@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, cast
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt
 
-from ionrouter.alarm import Alarm
+from ionrouter.alarm import Deadlines
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.schema.events import Chunk, Lane, ProviderBatch, ProviderEvent, Taker
 
@@ -48,12 +48,13 @@ class Work(Taker, Protocol):
 class Upstream:
     """An opened upstream: `next` is what came together, within its deadline; None at the end."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, work: Work, deadlines: Deadlines) -> None:
+        self._work, self._deadlines = work, deadlines
+        self.deadline = 0.0  # of the loop's clock; counts while something is awaited
         self._batches: AsyncIterator[ProviderEvent | ProviderBatch] | None = None
         self._first: ProviderBatch | None = None
         self._has_first = False
-        self._alarm = Alarm(self._ring)
+        self._loop = asyncio.get_running_loop()  # asked for once: it is a system call in Python 3.11
         self._task: asyncio.Task[Any] | None = None  # that waits now
         self._has_rung, self._awaited = False, ""
 
@@ -61,12 +62,13 @@ class Upstream:
         """Connect and wait for the first event; a refused connection is tried once more."""
         try:
             try:
-                await self._connect()
+                self._first = await self._timed(self._begin())
             except UpstreamError as error:
                 await self._reconnect(error)
         except BaseException:
             await self._close()
             raise
+        self._has_first = True
         return self
 
     async def _reconnect(self, failed: UpstreamError) -> None:
@@ -76,7 +78,8 @@ class Upstream:
         async def connect() -> None:
             if failures:
                 raise failures.pop()  # the first connection's, which is over
-            await self._connect()
+            await self._close()
+            self._first = await self._timed(self._begin())
 
         retrying = AsyncRetrying(
             stop=stop_after_attempt(MAX_CONNECTIONS),
@@ -93,17 +96,14 @@ class Upstream:
         return error is not None and not is_last and self._work.may_reconnect(error)
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
-        del self._alarm  # each holds the other: a circle of all that the request was
+        if self._batches is not None:
+            await self._close()
 
-    async def _connect(self) -> None:
-        await self._close()
+    def _begin(self) -> Awaitable[ProviderEvent | ProviderBatch]:
         if (whole := self._work.whole()) is not None:
-            self._first = await self._timed(whole)
-        else:
-            self._batches = self._work.open(self)
-            self._first = await self._timed(anext(self._batches))
-        self._has_first = True
+            return whole
+        self._batches = self._work.open(self)
+        return anext(self._batches)
 
     async def next(self) -> ProviderBatch | None:
         """Wait for the next events; UpstreamError `timeout` when they do not come."""
@@ -115,7 +115,7 @@ class Upstream:
         return await self._timed(anext(self._batches))
 
     async def _timed(self, coming: Awaitable[ProviderEvent | ProviderBatch]) -> ProviderBatch | None:
-        self._task = task = asyncio.current_task(self._alarm.loop)
+        self._task = task = asyncio.current_task(self._loop)
         assert task is not None
         cancelled_before, self._has_rung = task.cancelling(), False
         self._give_time()
@@ -134,7 +134,7 @@ class Upstream:
                 raise _timed_out(f"timed out: {error}") from error
             raise
         finally:
-            self._alarm.set(None)
+            self._deadlines.clear(self)
         if self._has_rung:
             task.uncancel()  # it came at the very last moment
         return item if isinstance(item, list) else [cast(ProviderEvent, item)]
@@ -162,19 +162,19 @@ class Upstream:
 
     def _give_time(self) -> None:
         limit_s, self._awaited = self._work.limit()
-        self._alarm.set(max(limit_s, 0.0))
+        self._deadlines.set(self, self._loop, max(limit_s, 0.0))
 
     def _cancelled_by_others(self, task: asyncio.Task[Any]) -> int:
         return task.uncancel() if self._has_rung else task.cancelling()
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """End what is awaited: its time is up."""
         if self._task is not None:
             self._has_rung = True
             self._task.cancel()
 
     async def _close(self) -> None:
         """Close the upstream; what it raises then changes nothing for the client."""
-        self._alarm.close()
         batches, self._batches = self._batches, None
         aclose = getattr(batches, "aclose", None)
         if aclose is None:
@@ -189,6 +189,6 @@ def _timed_out(what: str) -> UpstreamError:
     return UpstreamError(FailureClass.TRANSIENT, what, code="timeout", error_type="timeout")
 
 
-def opened(work: Work) -> Upstream:
-    """Open, and close whatever happens: for `async with`."""
-    return Upstream(work)
+def opened(work: Work, deadlines: Deadlines | None = None) -> Upstream:
+    """Open, and close whatever happens: for `async with`. `deadlines`: those of others beside it."""
+    return Upstream(work, Deadlines() if deadlines is None else deadlines)

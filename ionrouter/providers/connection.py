@@ -23,6 +23,20 @@ HIGH_WATER_BYTES = 128 * 1024  # unread bytes at which reading pauses, and TCP c
 class Answer:
     """One response: status and headers (names in lower case), then its body in the pieces that were read."""
 
+    __slots__ = (
+        "_connection",
+        "_fault",
+        "_inflater",
+        "_num_held",
+        "_pieces",
+        "_taker",
+        "_waiter",
+        "headers",
+        "is_whole",
+        "queue_s",
+        "status",
+    )
+
     def __init__(self, connection: Connection) -> None:
         self.status = 0  # 0: the head has not come
         self.headers: dict[str, str] = {}
@@ -40,17 +54,22 @@ class Answer:
     def content_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    async def head(self) -> None:
-        """Wait for status and headers; raises HttpFault."""
-        while self.status == 0:
-            if self._fault is not None:
-                raise self._fault
-            await self._wait()
+    async def begun(self) -> Answer:
+        """Wait for status and headers; raises HttpFault. Closed unless they came."""
+        try:
+            while self.status == 0:
+                if self._fault is not None:
+                    raise self._fault
+                await self._more()
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     async def readany(self) -> bytes:
         """Wait for bytes and take all there are; b"" at the end. What came before a cut comes first."""
         while (data := self._there()) is None:
-            await self._wait()
+            await self._more()
         return data
 
     async def pour(self, take: Callable[[bytes], bool]) -> None:
@@ -65,7 +84,7 @@ class Answer:
                 continue
             self._taker = take
             try:
-                await self._wait()
+                await self._more()
             finally:
                 has_enough, self._taker = self._taker is None, None
             if has_enough:
@@ -73,6 +92,8 @@ class Answer:
 
     async def read(self, max_bytes: int) -> bytes:
         """Read to the end or to about `max_bytes`, whichever is first."""
+        if self.is_whole:  # it came with its head, as most answers do
+            return self._take() if self._pieces else b""
         parts = bytearray()
         while len(parts) < max_bytes and (data := await self.readany()):
             parts += data
@@ -95,21 +116,27 @@ class Answer:
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
         self.headers = headers
-        try:
-            self._inflater = inflater_for(headers.get("content-encoding", ""))
-        except HttpFault as fault:
-            self.fail(fault)
-            return
+        if (coding := headers.get("content-encoding")) is not None:
+            try:
+                self._inflater = inflater_for(coding)
+            except HttpFault as fault:
+                self.fail(fault)
+                return
         self.status = status
 
     def feed(self, data: bytes) -> None:
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             return  # given back: only the end matters
-        for piece in (data,) if self._inflater is None else self._inflated(self._inflater, data):
-            self._pieces.append(piece)
-            self._num_held += len(piece)
+        if self._inflater is None:
+            self._pieces.append(data)
+            self._num_held += len(data)
+        else:
+            for piece in self._inflated(self._inflater, data):
+                self._pieces.append(piece)
+                self._num_held += len(piece)
         if self._num_held >= HIGH_WATER_BYTES:
-            self._connection.pause()
+            connection.pause()
 
     def fail(self, fault: HttpFault) -> None:
         if self._fault is None and not self.is_whole:
@@ -148,18 +175,17 @@ class Answer:
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._num_held = 0
-        if self._connection is not None:
-            self._connection.resume()
+        connection = self._connection
+        if connection is not None and connection.is_paused:
+            connection.resume()
         return data
 
-    async def _wait(self) -> None:
+    def _more(self) -> asyncio.Future[None]:
+        """What `wake` ends."""
         connection = self._connection
         loop = asyncio.get_running_loop() if connection is None else connection.loop
-        self._waiter = loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = waiter = loop.create_future()
+        return waiter
 
 
 class Connection(asyncio.Protocol):
@@ -173,9 +199,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: dict[str, str] = {}  # of the head that is being read
         self._num_unproductive = 0  # bytes read since the last one of a body
-        self._is_paused = self._ends_with_connection = self._is_spoiled = self._is_informational = False
+        self.is_paused = False
+        self._ends_with_connection = self._is_spoiled = self._is_informational = False
         self._drain: asyncio.TimerHandle | None = None
 
     @property
@@ -196,7 +223,8 @@ class Connection(asyncio.Protocol):
         """Take the connection back from an answer nobody reads any longer."""
         if answer is not self._answer or self._transport is None:
             return
-        self.resume()
+        if self.is_paused:
+            self.resume()
         if answer.is_whole:
             self._free()
         elif answer.has_failed or drain_s <= 0:
@@ -211,13 +239,13 @@ class Connection(asyncio.Protocol):
             self._end(Disconnected())
 
     def pause(self) -> None:
-        if not self._is_paused and self._transport is not None:
-            self._is_paused = True
+        if not self.is_paused and self._transport is not None:
+            self.is_paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._is_paused and self._transport is not None and not self._transport.is_closing():
-            self._is_paused = False
+        if self.is_paused and self._transport is not None and not self._transport.is_closing():
+            self.is_paused = False
             self._transport.resume_reading()
 
     def _free(self) -> None:
@@ -262,7 +290,7 @@ class Connection(asyncio.Protocol):
             return
         if self._num_unproductive > MAX_HEAD_BYTES:
             self._refuse(answer, f"{MAX_HEAD_BYTES} bytes of headers and no end")
-        elif answer.has_failed:
+        elif answer._fault is not None:
             self.abort()
         elif answer.is_whole and answer._connection is None:
             self._free()  # it was only waited for
@@ -288,12 +316,15 @@ class Connection(asyncio.Protocol):
     # httptools. What is raised here would be lost; faults are noted instead.
 
     def on_message_begin(self) -> None:
-        self._headers.clear()
+        self._headers = {}
         if self._answer is not None and self._answer.is_whole:
             self._is_spoiled = True  # more than was asked for
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        """Note it under its name in lower case; repeated fields are joined by ", " (RFC 9110, 5.3)."""
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers = self._headers
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
         answer, status = self._answer, self._parser.get_status_code()
@@ -301,7 +332,7 @@ class Connection(asyncio.Protocol):
         self._is_informational = 100 <= status < 200
         if answer.is_whole or (self._is_informational and status != 101):
             return
-        headers = _joined(self._headers)
+        headers, self._headers = self._headers, {}  # trailers are no part of them
         coding = headers.get("transfer-encoding", "")
         if status == 101 or (coding and coding.rpartition(",")[2].strip().lower() != "chunked"):
             answer.fail(Malformed("a switch of protocols" if status == 101 else "a body without an end"))
@@ -316,14 +347,6 @@ class Connection(asyncio.Protocol):
             self._answer.feed(data)
 
     def on_message_complete(self) -> None:
-        if self._answer is not None and not self._is_informational and not self._answer.has_failed:
-            self._answer.is_whole = True
-
-
-def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Names in lower case; repeated fields joined by ", " (RFC 9110, 5.3)."""
-    joined: dict[str, str] = {}
-    for raw_name, raw_value in headers:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    return joined
+        answer = self._answer
+        if answer is not None and not self._is_informational and answer._fault is None:
+            answer.is_whole = True

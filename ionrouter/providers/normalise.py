@@ -17,6 +17,7 @@ from ionrouter.providers.content import finite, read_content
 from ionrouter.providers.error_body import find_error
 from ionrouter.providers.finish import read_finish
 from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.plain_answer import read_plain
 from ionrouter.providers.rerank_body import read_rerank
 from ionrouter.providers.tool_calls import ToolCalls, whole_calls
 from ionrouter.providers.usage_body import merge_usage, read_usage
@@ -123,6 +124,15 @@ def complete(
     kind: Kind, payload: Any, errors: ErrorReader, body: Mapping[str, Any] | None = None
 ) -> Complete:
     """Normalise a whole answer to `body`; raises UpstreamError for errors in it and for an empty one."""
+    if kind == "chat" and (plain := read_plain(payload)) is not None:
+        return plain
+    return complete_any(kind, payload, errors, body)
+
+
+def complete_any(
+    kind: Kind, payload: Any, errors: ErrorReader, body: Mapping[str, Any] | None = None
+) -> Complete:
+    """The same for every shape that is known."""
     if kind == "rerank" and isinstance(payload, list):
         payload = {"results": payload}  # text-embeddings-inference sends the bare list
     if not isinstance(payload, dict):

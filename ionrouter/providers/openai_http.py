@@ -10,17 +10,16 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from types import TracebackType
 from typing import Any
 
-from ionrouter.errors import ConfigError
+from ionrouter.errors import ConfigError, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.chunk_reader import ChunkReader, sample
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.http_faults import HttpFault
 from ionrouter.providers.normalise import as_chunks, complete
-from ionrouter.providers.outgoing import Outgoing, build_headers
+from ionrouter.providers.outgoing import Head, Outgoing, build_headers, head_of
 from ionrouter.providers.transport_errors import read_transport_error
 from ionrouter.providers.upstream_body import build_body
 from ionrouter.redact import Redactor
@@ -35,11 +34,16 @@ _PATHS: dict[Kind, str] = {
     "embeddings": "/embeddings",
     "rerank": "/rerank",
 }
+MAX_HEADS = 1024  # that are remembered
 MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a whole answer with images, or a batch of embeddings
 DRAIN_S = 0.5  # how long after [DONE] the end of the body may take for its connection to be kept
 LIST_S = 10.0  # for the whole list of models
 TRAILER_S = 5.0  # how long after the last finish reason usage and [DONE] may take
+_UNSENT = (ConfigError, HttpFault, OSError, ValueError)  # what may go wrong before an answer's head is there
+
+# Method, base URL, path, whether http:// may be used, configured headers, key, whether a stream is asked for.
+_HeadKey = tuple[str, str | None, str, bool, tuple[tuple[str, str], ...], str | None, bool]
 
 
 class OpenAIProvider:
@@ -59,6 +63,7 @@ class OpenAIProvider:
         self._clock = clock  # wall clock, for dates in Retry-After
         self._trailer_s = trailer_s
         self._outgoing = Outgoing() if outgoing is None else outgoing
+        self._heads: dict[_HeadKey, Head] = {}
 
     async def stream(self, request: UpstreamRequest) -> AsyncGenerator[ProviderEvent, None]:
         """Send the request once and yield what comes back; closing the iterator closes the connection."""
@@ -75,8 +80,16 @@ class OpenAIProvider:
         """The same of a request that is not streamed: its one batch, without an iterator around it."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
         response = await self._post(request, errors)
-        with _Reading(response, errors):
-            return [await self._complete(request, errors, response)]
+        request.queue.seconds = response.queue_s
+        try:
+            answer = await self._complete(request, errors, response)
+        except BaseException as error:
+            response.close()
+            if (told := _read_fault(error, errors)) is not None:
+                raise told from error
+            raise
+        response.release(DRAIN_S)
+        return [answer]
 
     def carry(
         self, request: UpstreamRequest, url: str, headers: Mapping[str, str], data: bytes
@@ -88,28 +101,25 @@ class OpenAIProvider:
     async def _carry(
         self, request: UpstreamRequest, errors: ErrorReader, url: str, headers: Mapping[str, str], data: bytes
     ) -> Answer:
-        endpoint = request.endpoint
-        with _Asking(errors):
+        allow_http, connect_s = request.endpoint.provider.allow_http, request.endpoint.timeouts.connect_s
+        try:
             return await self._outgoing.send(
-                "POST",
-                url,
-                headers,
-                data,
-                allow_http=endpoint.provider.allow_http,
-                connect_s=endpoint.timeouts.connect_s,
+                "POST", url, headers, data, allow_http=allow_http, connect_s=connect_s
             )
+        except _UNSENT as error:
+            raise _send_fault(error, errors) from error
 
     async def _relayed(
         self, request: UpstreamRequest, errors: ErrorReader, send: Callable[[], Awaitable[Answer]]
     ) -> AsyncGenerator[ProviderBatch, None]:
         response = await send()
-        with _Reading(response, errors):
+        request.queue.seconds = response.queue_s
+        try:
             if not request.stream or request.kind in WHOLE_KINDS:
                 yield [await self._complete(request, errors, response)]
-                return
-            request.queue.seconds = response.queue_s
-            await self._check_status(response, errors)
-            if response.content_type == "application/json":
+            elif not 200 <= response.status < 300:
+                raise await self._refusal(response, errors)
+            elif response.content_type == "application/json":
                 # Asked to stream, answered whole: some servers ignore `stream` for some models.
                 yield list(as_chunks(complete(request.kind, await _json_body(response, errors), errors)))
             elif "html" in response.content_type:
@@ -117,10 +127,16 @@ class OpenAIProvider:
             else:
                 async for batch in ChunkReader(request, errors, self._trailer_s).batches(response):
                     yield batch
+        except BaseException as error:
+            response.close()
+            if (told := _read_fault(error, errors)) is not None:
+                raise told from error
+            raise
+        response.release(DRAIN_S)
 
     async def _complete(self, request: UpstreamRequest, errors: ErrorReader, response: Answer) -> Complete:
-        request.queue.seconds = response.queue_s
-        await self._check_status(response, errors)
+        if not 200 <= response.status < 300:
+            raise await self._refusal(response, errors)
         return complete(request.kind, await _json_body(response, errors), errors, request.body)
 
     async def close(self) -> None:
@@ -132,9 +148,14 @@ class OpenAIProvider:
         errors = ErrorReader(provider.name, self._redact)
         try:
             async with asyncio.timeout(LIST_S):
-                response = await self._send("GET", provider, "/models", None, LIST_S, errors)
                 try:
-                    await self._check_status(response, errors)
+                    head = self._head("GET", provider, "/models", None, is_stream=False)
+                    response = await self._outgoing.ask(head, None, LIST_S)
+                except _UNSENT as error:
+                    raise _send_fault(error, errors) from error
+                try:
+                    if not 200 <= response.status < 300:
+                        raise await self._refusal(response, errors)
                     return await _json_body(response, errors)
                 finally:
                     response.close()
@@ -142,108 +163,63 @@ class OpenAIProvider:
             raise read_transport_error(error, errors) from error
 
     async def _post(self, request: UpstreamRequest, errors: ErrorReader) -> Answer:
-        endpoint = request.endpoint
-        return await self._send(
-            "POST",
-            endpoint.provider,
-            _PATHS[request.kind],
-            json.dumps(build_body(request)),
-            endpoint.timeouts.connect_s,
-            errors,
-            variable=endpoint.key_variable,
-            is_stream=request.stream,
-            traceparent=request.traceparent,
-        )
+        endpoint, data = request.endpoint, json.dumps(build_body(request))
+        try:
+            path, variable = _PATHS[request.kind], endpoint.key_variable
+            head = self._head("POST", endpoint.provider, path, variable, is_stream=request.stream)
+            return await self._outgoing.ask(head, data, endpoint.timeouts.connect_s, request.traceparent)
+        except _UNSENT as error:
+            raise _send_fault(error, errors) from error
 
-    async def _send(
-        self,
-        method: str,
-        provider: Provider,
-        path: str,
-        data: bytes | None,
-        connect_s: float,
-        errors: ErrorReader,
-        *,
-        variable: str | None = None,
-        is_stream: bool = False,
-        traceparent: str | None = None,
-    ) -> Answer:
-        url = (provider.base_url or "").rstrip("/") + path
-        with _Asking(errors):
-            headers = self._headers(provider, variable, is_stream=is_stream)
-            return await self._outgoing.send(
-                method,
-                url,
-                headers,
-                data,
-                allow_http=provider.allow_http,
-                connect_s=connect_s,
-                traceparent=traceparent,
-            )
-
-    def _headers(self, provider: Provider, variable: str | None, *, is_stream: bool) -> Mapping[str, str]:
-        key = self._key(provider, variable)
-        accept = "text/event-stream, application/json" if is_stream else "application/json"
-        # A compressing upstream would hold events back until its window fills.
-        return build_headers(provider.headers, key, accept=accept, extra={"Accept-Encoding": "identity"})
+    def _head(
+        self, method: str, provider: Provider, path: str, variable: str | None, *, is_stream: bool
+    ) -> Head:
+        """Write a request's head, once for all that goes into it."""
+        key, configured = self._key(provider, variable), tuple(provider.headers.items())
+        known_by = (method, provider.base_url, path, provider.allow_http, configured, key, is_stream)
+        head = self._heads.get(known_by)
+        if head is None:
+            if key is not None:
+                self._redact.register(key)
+            accept = "text/event-stream, application/json" if is_stream else "application/json"
+            # A compressing upstream would hold events back until its window fills.
+            plain = {"Accept-Encoding": "identity"}
+            headers = build_headers(provider.headers, key, accept=accept, extra=plain)
+            url = (provider.base_url or "").rstrip("/") + path
+            head = head_of(method, url, headers.items(), allow_http=provider.allow_http)
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            self._heads[known_by] = head
+        return head
 
     def _key(self, provider: Provider, variable: str | None) -> str | None:
-        names = provider.key_variables if variable is None else (variable,)
-        key = next((found for name in names if (found := self._env.get(name, "").strip())), None)
-        if variable is not None and key is None:
+        if variable is None:
+            found = (self._env.get(name, "").strip() for name in provider.key_variables)
+            return next(filter(None, found), None)
+        key = self._env.get(variable, "").strip()
+        if not key:
             raise ConfigError(f"{variable} is unset")
-        if key is not None:
-            self._redact.register(key)
         return key
 
-    async def _check_status(self, response: Answer, errors: ErrorReader) -> None:
-        if not 200 <= response.status < 300:
-            body = await response.read(MAX_ERROR_BYTES)
-            raise errors.response(response.status, response.headers, body, self._clock())
+    async def _refusal(self, response: Answer, errors: ErrorReader) -> UpstreamError:
+        body = await response.read(MAX_ERROR_BYTES)
+        return errors.response(response.status, response.headers, body, self._clock())
 
 
-class _Asking:
-    """Tells what goes wrong before an answer's head is there: UpstreamError for all of it."""
-
-    __slots__ = ("_errors",)
-
-    def __init__(self, errors: ErrorReader) -> None:
-        self._errors = errors
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, ConfigError):
-            raise self._errors.refused("config", str(error)) from error
-        if isinstance(error, HttpFault | OSError | ValueError):
-            raise read_transport_error(error, self._errors) from error
+def _send_fault(error: Exception, errors: ErrorReader) -> UpstreamError:
+    """Tell what went wrong before an answer's head was there."""
+    if isinstance(error, ConfigError):
+        return errors.refused("config", str(error))
+    return read_transport_error(error, errors)
 
 
-class _Reading:
-    """An answer being read: faults are told as UpstreamError; its connection is kept or closed after it."""
-
-    __slots__ = ("_errors", "_response")
-
-    def __init__(self, response: Answer, errors: ErrorReader) -> None:
-        self._response, self._errors = response, errors
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._response.release(DRAIN_S)
-            return
-        self._response.close()
-        if isinstance(error, HttpFault | OSError):
-            raise read_transport_error(error, self._errors) from error
-        if isinstance(error, RecursionError):
-            raise self._errors.fault("malformed", "the upstream's JSON is nested beyond reason") from error
+def _read_fault(error: BaseException, errors: ErrorReader) -> UpstreamError | None:
+    """Tell what went wrong while an answer was read; None: it is told already, or nobody's fault."""
+    if isinstance(error, HttpFault | OSError):
+        return read_transport_error(error, errors)
+    if isinstance(error, RecursionError):
+        return errors.fault("malformed", "the upstream's JSON is nested beyond reason")
+    return None
 
 
 async def _json_body(response: Answer, errors: ErrorReader) -> Any:

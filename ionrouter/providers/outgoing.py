@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 
 from yarl import URL
 
@@ -58,20 +57,26 @@ class Outgoing:
         *,
         allow_http: bool,
         connect_s: float,
-        traceparent: str | None = None,
     ) -> Answer:
         """Send a request and wait for the head of its answer.
 
-        `headers` come from `build_headers`; `traceparent` is one more that is never the same twice, and so no
-        part of the heads that are remembered. Raises ConfigError when `url` may not be called, HttpFault,
-        OSError or ssl.SSLError when something goes wrong.
+        `headers` hold checked names and values. Raises ConfigError when `url` may not be called, and what
+        `ask` raises.
         """
-        target = target_of(url, allow_http)
-        length = b"\r\n" if body is None else b"Content-Length: %d\r\n\r\n" % len(body)
+        head = _remembered_head(method, url, allow_http, tuple(headers.items()))
+        return await self.ask(head, body, connect_s)
+
+    def ask(
+        self, head: Head, body: bytes | None, connect_s: float, traceparent: str | None = None
+    ) -> Awaitable[Answer]:
+        """The same with a head that was made before; `traceparent` is one more header, never the same twice.
+
+        Raises HttpFault, OSError or ssl.SSLError when something goes wrong.
+        """
+        rest = b"\r\n" if body is None else b"Content-Length: %d\r\n\r\n" % len(body)
         if traceparent is not None:
-            length = b"traceparent: %s\r\n%s" % (traceparent.encode("ascii"), length)
-        head = _head(method, target, tuple(headers.items())) + length
-        return await self._pool.ask(target.origin, head, body or b"", connect_s)
+            rest = b"traceparent: %s\r\n%s" % (traceparent.encode("ascii"), rest)
+        return self._pool.ask(head.origin, head.lines + rest, body or b"", connect_s)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -90,7 +95,14 @@ class Target:
     host: str  # as the Host header says it
 
 
-@lru_cache(maxsize=1024)
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request's head but for its length, for all requests that differ in nothing else."""
+
+    origin: Origin
+    lines: bytes
+
+
 def target_of(url: str, allow_http: bool) -> Target:
     """Take a URL apart; raises ConfigError when it may not be called."""
     if problem := url_problem(url, allow_http=allow_http):
@@ -102,12 +114,17 @@ def target_of(url: str, allow_http: bool) -> Target:
     return Target(origin, parsed.raw_path_qs, parsed.host_port_subcomponent or parsed.host)
 
 
-@lru_cache(maxsize=1024)
-def _head(method: str, target: Target, headers: tuple[tuple[str, str], ...]) -> bytes:
-    """Write a request's head but for its length; names and values were checked when they were built."""
+def head_of(method: str, url: str, headers: Iterable[tuple[str, str]], *, allow_http: bool) -> Head:
+    """Write a head; names and values were checked. Raises ConfigError when `url` may not be called."""
+    target = target_of(url, allow_http)
     lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.host}"]
     lines += [f"{name}: {value}" for name, value in headers]
-    return "\r\n".join((*lines, "")).encode("utf-8")
+    return Head(target.origin, "\r\n".join((*lines, "")).encode("utf-8"))
+
+
+@lru_cache(maxsize=1024)
+def _remembered_head(method: str, url: str, allow_http: bool, headers: tuple[tuple[str, str], ...]) -> Head:
+    return head_of(method, url, headers, allow_http=allow_http)
 
 
 def url_problem(url: str, *, allow_http: bool = False) -> str | None:
@@ -161,17 +178,12 @@ def build_headers(
 
     The key wins over a configured Authorization. Values are stripped (a key file ends with a newline).
     """
-    return _built((*configured.items(), *(extra or {}).items()), key, accept)
-
-
-@lru_cache(maxsize=1024)
-def _built(configured: tuple[tuple[str, str], ...], key: str | None, accept: str) -> Mapping[str, str]:
     headers = {"User-Agent": USER_AGENT, "Accept": accept, "Content-Type": "application/json"}
-    headers.update(checked_headers(dict(configured)))
+    headers.update(checked_headers({**configured, **(extra or {})}))
     if key is not None and key.strip():
         headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         headers["Authorization"] = f"Bearer {_checked_value('Authorization', key)}"
-    return MappingProxyType(headers)
+    return headers
 
 
 def checked_headers(configured: Mapping[str, str]) -> dict[str, str]:

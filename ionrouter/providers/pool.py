@@ -11,9 +11,8 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohappyeyeballs
 
@@ -33,8 +32,7 @@ AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]  # as getaddrinfo retur
 Resolve = Callable[[str, int], Awaitable[Sequence[AddressInfo]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a connection leads: connections are shared by requests of one origin alone."""
 
     host: str
@@ -67,12 +65,12 @@ class Pool:
         kept = self._take(origin)
         if kept is not None:
             try:
-                return await _answered(kept, head, body)
+                return await kept.ask(head, body).begun()
             except Disconnected:  # closed while it lay here, and not one byte came
                 if self._is_closed:
                     raise
         connection, queue_s = await self._connected(origin, connect_s)
-        answer = await _answered(connection, head, body)
+        answer = await connection.ask(head, body).begun()
         answer.queue_s = queue_s
         return answer
 
@@ -206,13 +204,3 @@ class Pool:
         if connection in self._all:
             self._all.discard(connection)
             self._slots.release()
-
-
-async def _answered(connection: Connection, head: bytes, body: bytes) -> Answer:
-    answer = connection.ask(head, body)
-    try:
-        await answer.head()
-    except BaseException:
-        answer.close()
-        raise
-    return answer

@@ -47,8 +47,12 @@ def without_protected(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_body(request: UpstreamRequest) -> dict[str, Any]:
     """Build the body for POST; never changes `request.body`."""
-    body = {**request.body, **without_protected(request.options), "model": request.endpoint.upstream_model}
-    body = with_one_length(body, _option(request, "max_tokens_field"))
+    body = {**request.body}
+    if request.options:
+        body.update(without_protected(request.options))
+    body["model"] = request.endpoint.upstream_model
+    if not body.keys().isdisjoint(_LENGTH_FIELDS):
+        body = with_one_length(body, _option(request, "max_tokens_field"))
     asked = body.pop("stream_options", None)
     if request.kind == "rerank":
         body["documents"] = sent_documents(body)

@@ -6,7 +6,9 @@ Ours: prompt tokens include cached ones, completion tokens include reasoning (sc
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from ionrouter.schema.usage import Usage
 
@@ -18,11 +20,66 @@ _COMPLETION_DETAILS = ("completion_tokens_details", "output_tokens_details")
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _PromptDetails(Struct):
+    """None stands for fields that may be absent or null; whatever else they hold is no common shape."""
+
+    cached_tokens: _Count | None = None
+    cache_write_tokens: _Count | None = None
+    prompt_cache_hit_tokens: None = None
+    cache_read_input_tokens: None = None
+    cache_creation_tokens: None = None
+    cache_creation_input_tokens: None = None
+
+
+class _CompletionDetails(Struct):
+    reasoning_tokens: _Count | None = None
+
+
+class _CommonUsage(Struct):
+    """OpenAI's shape, which nearly everybody sends; other fields than these change nothing."""
+
+    prompt_tokens: _Count
+    completion_tokens: _Count
+    total_tokens: _Count | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    input_tokens_details: None = None
+    output_tokens_details: None = None
+    cached_tokens: None = None
+    prompt_cache_hit_tokens: None = None
+    cache_read_input_tokens: None = None
+    cache_write_tokens: None = None
+    cache_creation_tokens: None = None
+    cache_creation_input_tokens: None = None
+    reasoning_tokens: None = None
+
 
 def read_usage(usage: Any) -> Usage | None:
     """Return the counts, None when `usage` is absent, empty or holds no count at all."""
     if not isinstance(usage, dict):
         return None
+    try:
+        return _common(convert(usage, _CommonUsage))
+    except ValidationError:
+        return read_any_usage(usage)
+
+
+def _common(usage: _CommonUsage) -> Usage:
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    cached = written = reasoning = 0
+    if (asked := usage.prompt_tokens_details) is not None:
+        cached, written = asked.cached_tokens or 0, asked.cache_write_tokens or 0
+    if (answered := usage.completion_tokens_details) is not None and answered.reasoning_tokens:
+        reasoning = answered.reasoning_tokens
+        completion = _with_reasoning(prompt, completion, reasoning, usage.total_tokens)
+    return Usage(max(prompt, cached), completion, cached, written, min(reasoning, completion))
+
+
+def read_any_usage(usage: dict[str, Any]) -> Usage | None:
+    """The same for every shape that is known."""
     prompt, completion = _first(usage, _PROMPT), _first(usage, _COMPLETION)
     total = _count(usage.get("total_tokens"))
     if prompt is None and completion is None and total is None:
@@ -36,8 +93,7 @@ def read_usage(usage: Any) -> Usage | None:
     if _counts_cache_apart(usage):
         prompt = (prompt or 0) + cached + written
     prompt, completion = _complete(prompt, completion, total)
-    if total is not None and reasoning and total == prompt + completion + reasoning:
-        completion += reasoning  # xAI and some others count reasoning beside the completion
+    completion = _with_reasoning(prompt, completion, reasoning, total)
     return Usage(
         prompt_tokens=max(prompt, cached),  # a larger cached count: never a negative uncached part
         completion_tokens=completion,
@@ -65,6 +121,11 @@ def _counts_cache_apart(usage: dict[str, Any]) -> bool:
     return "prompt_tokens" not in usage and (
         "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage
     )
+
+
+def _with_reasoning(prompt: int, completion: int, reasoning: int, total: int | None) -> int:
+    """xAI and some others count reasoning beside the completion; the total tells."""
+    return completion + reasoning if total == prompt + completion + reasoning else completion
 
 
 def _complete(prompt: int | None, completion: int | None, total: int | None) -> tuple[int, int]:

@@ -119,11 +119,6 @@ def _delta(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, **({"tool_calls": calls} if calls else {})}
 
 
-def has_answer(complete: Complete) -> bool:
-    """Ask whether a whole answer is one: data, content, a tool call, or a legal finish."""
-    return complete.commits
-
-
 def is_filtered_empty(chunk: Chunk) -> bool:
     """Ask whether a chunk ends an answer by the content filter with nothing said."""
     finishes = [c.finish_reason for c in chunk.choices if c.finish_reason is not None]

@@ -48,7 +48,10 @@ class Chunk(Struct, frozen=True):
     @property
     def commits(self) -> bool:
         """Whether a client could use it: content, reasoning, refusal, audio, a tool call, a legal finish."""
-        return any(_commits(choice.finish_reason, choice.delta) for choice in self.choices)
+        for choice in self.choices:  # noqa: SIM110 (asked of every event; a generator costs twice)
+            if _commits(choice.finish_reason, choice.delta):
+                return True
+        return False
 
 
 _CONTENT_KEYS = ("content", "text", "reasoning", "reasoning_details", "refusal", "audio", "images")
@@ -93,7 +96,10 @@ class Complete(Struct, frozen=True):
     @property
     def commits(self) -> bool:
         """Whether it is an answer: data, content, a tool call, or a legal finish."""
-        return bool(self.data) or any(_commits(c.finish_reason, c.message) for c in self.choices)
+        for choice in self.choices:
+            if _commits(choice.finish_reason, choice.message):
+                return True
+        return bool(self.data)
 
 
 class AttemptRecord(Struct, frozen=True):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any
 
-from ionrouter.schema.assemble import as_chunk
-from ionrouter.schema.events import Chunk, Complete, FinishReason, ProviderEvent, TextRun
+from msgspec import Struct, field
+
+from ionrouter.schema.events import Choice, FinishReason, ProviderEvent, TextRun
 from ionrouter.schema.tool_calls import CalledTool
 from ionrouter.schema.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What came out of the upstream so far."""
 
     usage: Usage | None = None
-    num_characters: int = 0
+    num_characters: int = 0  # not of what comes whole and with its usage
     first_at: float | None = None  # of the first event a client could use
     last_at: float | None = None
     max_gap_s: float | None = None
@@ -35,11 +35,21 @@ class Tally:
             return
         if event.usage is not None:
             self.usage = event.usage  # the last one stands: some repeat it
-        chunk = as_chunk(event) if isinstance(event, Complete) else event
-        self._note(chunk)
-        if event.commits:
-            for choice in chunk.choices:
-                self.num_characters += _length(choice.delta)
+        self.upstream_id = event.upstream_id or self.upstream_id
+        self.service_tier = event.service_tier or self.service_tier
+        self.upstream_model = event.upstream_model or self.upstream_model
+        commits = event.commits
+        for choice in event.choices:
+            is_whole = isinstance(choice, Choice)
+            said = choice.message if isinstance(choice, Choice) else choice.delta
+            if calls := said.get("tool_calls"):
+                self._note_calls(choice.index, calls, is_whole=is_whole)
+            if choice.finish_reason is not None:
+                self.finish_reason = choice.finish_reason
+                self.native_finish_reason = choice.native_finish_reason or choice.finish_reason
+            if commits and not (is_whole and event.usage is not None):
+                self.num_characters += _length(said)
+        if commits:
             self._mark(now)
 
     def add_text(self, num_characters: int, now: float) -> None:
@@ -49,26 +59,17 @@ class Tally:
             self._mark(now)
 
     def _mark(self, now: float) -> None:
-        if self.last_at is not None:
+        if self.last_at is None:
+            self.first_at = now
+        else:
             self.max_gap_s = max(self.max_gap_s or 0.0, now - self.last_at)
-        self.first_at, self.last_at = self.first_at if self.first_at is not None else now, now
+        self.last_at = now
 
-    def _note(self, chunk: Chunk) -> None:
-        """Remember how it ended and what the upstream calls it."""
-        self.upstream_id = chunk.upstream_id or self.upstream_id
-        self.service_tier = chunk.service_tier or self.service_tier
-        self.upstream_model = chunk.upstream_model or self.upstream_model
-        for choice in chunk.choices:
-            if calls := choice.delta.get("tool_calls"):
-                self._note_calls(choice.index, calls)
-            if choice.finish_reason is not None:
-                self.finish_reason = choice.finish_reason
-                self.native_finish_reason = choice.native_finish_reason or choice.finish_reason
-
-    def _note_calls(self, choice: int, fragments: object) -> None:
-        """Put the fragments of each call together."""
-        for fragment in fragments if isinstance(fragments, list) else ():
-            call = self.calls.setdefault((choice, fragment.get("index", 0)), CalledTool())
+    def _note_calls(self, choice: int, fragments: Any, *, is_whole: bool) -> None:
+        """Put the fragments of each call together; in a whole answer each is a call of its own."""
+        for position, fragment in enumerate(fragments if isinstance(fragments, list) else ()):
+            index = fragment.get("index", position if is_whole else 0)
+            call = self.calls.setdefault((choice, index), CalledTool())
             call.add(fragment.get("function") or {})
 
     def usage_or_estimate(self, num_in: int) -> tuple[Usage, bool]:
@@ -78,8 +79,8 @@ class Tally:
         return Usage(num_in, -(-self.num_characters // CHARACTERS_PER_TOKEN)), True
 
 
-def _length(delta: dict[str, object]) -> int:
-    """Characters of text in a delta, tool calls included."""
+def _length(delta: dict[str, Any]) -> int:
+    """Characters of text in a delta or message, tool calls included."""
     total = 0
     for key in ("content", "text", "reasoning", "refusal"):
         value = delta.get(key)

@@ -146,6 +146,15 @@ def coded(coding: bytes, body: bytes) -> bytes:
     return OK + b"Content-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s" % (coding, len(body), body)
 
 
+async def test_headers_are_joined_and_trailers_are_none_of_them(out: Outgoing) -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nX-A: early\r\n\r\n"
+    head = OK + b"X-A: 1\r\nTransfer-Encoding: chunked\r\nx-a: \xe4\r\nX-B:\r\n\r\n"
+    async with serving(early + head + b"2\r\nhi\r\n0\r\nX-A: late\r\nX-C: late\r\n\r\n", HI) as server:
+        await read(answer := await post(out, server.url))
+        assert answer.headers == {"x-a": "1, \xe4", "transfer-encoding": "chunked", "x-b": ""}
+        assert (await post(out, server.url)).headers == {"content-length": "2"}
+
+
 async def test_the_request_is_what_was_meant(out: Outgoing) -> None:
     async with serving(HI) as server:
         assert await read(await post(out, server.url, b'{"a": 1}')) == b"hi"

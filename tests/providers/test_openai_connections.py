@@ -50,6 +50,47 @@ async def test_the_upstream_sees_built_headers_only(provider: OpenAIProvider) ->
     assert seen["authorization"] == "Bearer UP-KEY-12345"
 
 
+async def test_a_changed_key_or_header_counts_from_the_next_request_on() -> None:
+    """Heads are remembered, by all that goes into them."""
+    env = {"UP_KEY": "UP-KEY-12345", "OTHER": "OTHER-KEY-6789"}
+    provider = OpenAIProvider(env)
+    with Upstream(chat_json("x")) as up:
+        for endpoint in (
+            {"key_variable": "UP_KEY"},
+            {"key_variable": "OTHER"},
+            {"key_variables": ("NOT_SET", "OTHER")},
+            {"key_variable": "UP_KEY", "headers": {"X-Title": "t"}},
+            {},
+        ):
+            await collect(provider, ask(up, endpoint=endpoint, stream=False))
+        env["UP_KEY"] = " NEW-KEY-12345\n"
+        await collect(provider, ask(up, endpoint={"key_variable": "UP_KEY"}, stream=False))
+        up.enqueue(error(401, {"error": {"message": "no NEW-KEY-12345"}}))
+        raised = (await collect(provider, ask(up, endpoint={"key_variable": "UP_KEY"}))).error
+        sent = [request.headers for request in up.requests]
+    await provider.close()
+    assert [headers.get("authorization", "").removeprefix("Bearer ") for headers in sent] == [
+        *("UP-KEY-12345", "OTHER-KEY-6789", "OTHER-KEY-6789", "UP-KEY-12345", ""),
+        *("NEW-KEY-12345", "NEW-KEY-12345"),
+    ]
+    assert [headers.get("x-title") for headers in sent] == [None, None, None, "t", None, None, None]
+    assert sent[-1]["accept"] == "text/event-stream, application/json"
+    assert raised is not None and "NEW-KEY" not in f"{raised.message}{raised.raw}"
+
+
+async def test_no_more_heads_are_remembered_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ionrouter.providers.openai_http.MAX_HEADS", 2)
+    env: dict[str, str] = {}
+    provider = OpenAIProvider(env)
+    with Upstream(chat_json("x")) as up:
+        for number in range(5):
+            env["UP_KEY"] = f"UP-KEY-{number}"
+            await collect(provider, ask(up, endpoint={"key_variable": "UP_KEY"}, stream=False))
+            assert len(provider._heads) <= 2
+        assert [request.headers["authorization"][-1] for request in up.requests] == list("01234")
+    await provider.close()
+
+
 async def test_the_queue_is_the_wait_for_a_connection_under_the_cap() -> None:
     provider = OpenAIProvider({}, outgoing=Outgoing(max_connections=1))
     with Upstream(chat_json("x")) as up:

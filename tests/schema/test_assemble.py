@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ionrouter.schema.assemble import Assembly, as_chunk, has_answer, is_filtered_empty
+from ionrouter.schema.assemble import Assembly, as_chunk, is_filtered_empty
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 
 
@@ -92,12 +92,12 @@ def test_a_whole_answer_passes_through_and_back() -> None:
 
 
 def test_what_counts_as_an_answer() -> None:
-    assert has_answer(Complete((Choice(0, {"content": "x"}, None),)))
-    assert has_answer(Complete((Choice(0, {"content": ""}, "stop"),)))
-    assert has_answer(Complete(data=({"embedding": []},)))
-    assert not has_answer(Complete())
-    assert not has_answer(Complete((Choice(0, {"content": ""}, None),)))
-    assert not has_answer(Complete((Choice(0, {"content": ""}, "error"),)))
+    assert Complete((Choice(0, {"content": "x"}, None),)).commits
+    assert Complete((Choice(0, {"content": ""}, "stop"),)).commits
+    assert Complete(data=({"embedding": []},)).commits
+    assert not Complete().commits
+    assert not Complete((Choice(0, {"content": ""}, None),)).commits
+    assert not Complete((Choice(0, {"content": ""}, "error"),)).commits
 
 
 def test_what_counts_as_filtered_and_empty() -> None:

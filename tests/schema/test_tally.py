@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ionrouter.schema.events import ChoiceDelta, Chunk, Complete
+from ionrouter.schema.assemble import as_chunk
+from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.usage import Usage
 
@@ -51,3 +52,22 @@ def test_data_counts_as_an_answer() -> None:
     tally = Tally()
     tally.add(Complete(data=({"embedding": [1.0]},)), 2.0)
     assert tally.first_at == 2.0
+
+
+def test_a_whole_answer_counts_as_the_chunk_that_says_the_same() -> None:
+    calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    message = {"role": "assistant", "content": "12345", "tool_calls": calls}
+    whole = Complete((Choice(0, message, "tool_calls", "tool_use"),), None, "id", "tier", upstream_model="m")
+    tally, streamed = Tally(), Tally()
+    tally.add(whole, 1.0)
+    streamed.add(as_chunk(whole), 1.0)
+    assert tally == streamed
+    assert tally.usage_or_estimate(7) == (Usage(7, 3), True)
+    assert [call.name for call in tally.calls.values()] == ["f", "g"]
+
+
+def test_what_comes_whole_and_with_its_usage_needs_no_estimate() -> None:
+    tally = Tally()
+    tally.add(Complete((Choice(0, {"content": "12345"}, "stop"),), Usage(9, 8)), 1.0)
+    assert tally.usage_or_estimate(7) == (Usage(9, 8), False)
+    assert (tally.first_at, tally.native_finish_reason) == (1.0, "stop")
