@@ -198,6 +198,7 @@ class Writer:
         link = self.database.open(patience_s=patience_s, is_hurried=True)
         if isinstance(link, SqliteLink):
             link.rows(f"PRAGMA wal_autocheckpoint={MAX_LOG_PAGES}")
+            link.rows("PRAGMA temp_store=MEMORY")  # pages as they were before a statement of many rows
         return link
 
     def _commit(self, link: Link, batch: list[Write]) -> None:

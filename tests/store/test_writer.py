@@ -6,10 +6,13 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from ionrouter.store.database import Statement
+from ionrouter.store.sqlite_file import SqliteFile
 from ionrouter.store.writer import Writer
 from tests.support.databases import Place
 
@@ -195,3 +198,9 @@ async def test_rows_share_statements_and_a_bad_one_hurts_no_other(place: Place) 
     assert names(place) == ["0", "a", "b", "c", "d", "e"]
     assert faults == {"dropped": 1}
     await writer.close()
+
+
+def test_what_undoes_one_statement_is_kept_in_memory(tmp_path: Path) -> None:
+    """A statement of many rows would copy every page it changes to a file, to undo it alone if it fails."""
+    with closing(Writer(SqliteFile(tmp_path / "state.db"))._open()) as link:
+        assert link.rows("PRAGMA temp_store") == [(2,)]
