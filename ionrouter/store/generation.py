@@ -6,12 +6,13 @@ Never a prompt, an answer or a key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Any, Literal
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, fields, replace
 
 from ionrouter.schema import json
 from ionrouter.schema.events import AttemptRecord, RequestRecord
@@ -66,11 +67,13 @@ class Generation(Struct, frozen=True):
 
 
 COLUMNS = Generation.__struct_fields__
-_FIELDS = attrgetter(*COLUMNS)
+_FLAGS = tuple(COLUMNS.index(name) for name in ("is_stream", "is_usage_estimated"))
+_texts = itemgetter(
+    *[at for at, field in enumerate(fields(Generation)) if str in (field.type, *get_args(field.type))]
+)
 _NAMES, _MARKS = ", ".join(f'"{name}"' for name in COLUMNS), ", ".join("?" * len(COLUMNS))
 _CHANGES = ", ".join(f'"{name}" = excluded."{name}"' for name in COLUMNS if name != "id")
 INSERT_NEW = f"INSERT INTO generation ({_NAMES}) VALUES ({_MARKS}) ON CONFLICT (id) DO NOTHING"
-INSERT = f"INSERT INTO generation ({_NAMES}) VALUES ({_MARKS}) ON CONFLICT (id) DO UPDATE SET {_CHANGES}"
 SELECT = f"SELECT {_NAMES} FROM generation WHERE id = ?"
 SELECT_RUNNING = f"SELECT {_NAMES} FROM generation WHERE state = 'started'"
 ABORTED = "the server stopped"
@@ -79,15 +82,7 @@ ABORT = f"""
         is_usage_estimated = CASE WHEN reserved > 0 THEN 1 ELSE is_usage_estimated END
     WHERE id = ? AND state = 'started'
 """
-# A row that has ended was booked already: the commit before this one did work, though nobody was told.
-ADD_USAGE = """
-    INSERT INTO key_usage (key_hash, day, cost, num_requests, last_used_at)
-    SELECT ?, ?, ?, 1, ? WHERE NOT EXISTS (SELECT 1 FROM generation WHERE id = ? AND state <> 'started')
-    ON CONFLICT (key_hash, day) DO UPDATE SET cost = key_usage.cost + excluded.cost,
-        num_requests = key_usage.num_requests + 1,
-        last_used_at = CASE WHEN excluded.last_used_at > key_usage.last_used_at
-            THEN excluded.last_used_at ELSE key_usage.last_used_at END
-"""
+MAX_ROWS = 16  # of one statement: there is a text for each number of rows, which the database keeps prepared
 INSERT_WORDS = (
     "INSERT INTO generation_words (id, started_at, input, completion, reasoning) "
     "VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
@@ -99,6 +94,32 @@ FORGET = (
     "DELETE FROM generation_words WHERE id IN "
     "(SELECT id FROM generation_words WHERE started_at < ? LIMIT 5000)",
 )
+
+
+@lru_cache(maxsize=MAX_ROWS)
+def insert_sql(num_rows: int) -> str:
+    rows = ", ".join([f"({_MARKS})"] * num_rows)
+    return f"INSERT INTO generation ({_NAMES}) VALUES {rows} ON CONFLICT (id) DO UPDATE SET {_CHANGES}"
+
+
+@lru_cache(maxsize=MAX_ROWS)
+def add_usage_sql(num_rows: int) -> str:
+    """Of rows of key, day, cost, moment and id.
+
+    A row that has ended was booked already: the commit before this one did work, though nobody was told.
+    The order is that of the writer's turns.
+    """
+    rows = ", ".join(["(?, ?, ?, ?, ?)"] * num_rows)
+    return f"""
+        INSERT INTO key_usage (key_hash, day, cost, num_requests, last_used_at)
+        SELECT column1, column2, sum(column3), count(*), max(column4) FROM (VALUES {rows}) AS booked
+        WHERE NOT EXISTS (SELECT 1 FROM generation WHERE id = column5 AND state <> 'started')
+        GROUP BY column1, column2 ORDER BY column1, column2
+        ON CONFLICT (key_hash, day) DO UPDATE SET cost = key_usage.cost + excluded.cost,
+            num_requests = key_usage.num_requests + excluded.num_requests,
+            last_used_at = CASE WHEN excluded.last_used_at > key_usage.last_used_at
+                THEN excluded.last_used_at ELSE key_usage.last_used_at END
+    """
 
 
 def started(
@@ -116,7 +137,10 @@ def started(
         session_id=request.session_id,
         reserved=reserved,
         instance=instance,
-        **_client(request.client),
+        user=_said(request.client.user),
+        user_agent=_said(request.client.user_agent),
+        referer=_said(request.client.referer),
+        title=_said(request.client.title),
     )
 
 
@@ -133,7 +157,10 @@ def ended(record: RequestRecord, client: Client, instance: str | None = None) ->
         is_stream=record.stream,
         started_at=record.started_at,
         session_id=record.session_id,
-        **_client(client),
+        user=_said(client.user),
+        user_agent=_said(client.user_agent),
+        referer=_said(client.referer),
+        title=_said(client.title),
         status=record.status,
         model=record.served_model,
         endpoint=record.served_endpoint,
@@ -160,19 +187,26 @@ def ended(record: RequestRecord, client: Client, instance: str | None = None) ->
 
 
 def from_row(row: Sequence[Any]) -> Generation:
-    values = dict(zip(COLUMNS, row, strict=True))
-    for name in ("is_stream", "is_usage_estimated"):
-        values[name] = bool(values[name])
-    return Generation(**values)
+    values = list(row)
+    for at in _FLAGS:
+        values[at] = bool(values[at])
+    return Generation(*values)
 
 
-def insert(generation: Generation) -> Statement:
-    return INSERT, _values(generation)
+def insert(*generations: Generation) -> Statement:
+    values: list[Any] = []
+    for row in generations:
+        values += _values(row)
+    return insert_sql(len(generations)), values
 
 
-def book(generation: Generation) -> list[Statement]:
-    """What an ended row is and costs; run twice it does the same."""
-    return [add_usage(generation), insert(generation)]
+def book(generations: Sequence[Generation]) -> list[Statement]:
+    """What ended rows of different requests are and cost; run twice it does the same."""
+    statements = []
+    for start in range(0, len(generations), MAX_ROWS):
+        rows = generations[start : start + MAX_ROWS]
+        statements += [add_usage(*rows), insert(*rows)]
+    return statements
 
 
 def to_bytes(generation: Generation) -> bytes:
@@ -190,15 +224,17 @@ def insert_new(generation: Generation) -> Statement:
     return INSERT_NEW, _values(generation)
 
 
-def add_usage(generation: Generation) -> Statement:
-    """Book the cost under the key and the day, once: in one transaction with, and before, the ended row."""
-    at = generation.started_at
-    return ADD_USAGE, (generation.key_hash or NO_KEY, day_of(at), generation.cost, at, generation.id)
+def add_usage(*generations: Generation) -> Statement:
+    """Book each cost under its key and day, once: in one transaction with, and before, the ended rows."""
+    values: list[Any] = []
+    for row in generations:
+        values += (*turn_of(row), row.cost, row.started_at, row.id)
+    return add_usage_sql(len(generations)), values
 
 
-def turn_of(generation: Generation) -> str:
+def turn_of(generation: Generation) -> tuple[str, int]:
     """The row of sums that `add_usage` writes, for the writer's order."""
-    return f"{generation.key_hash or NO_KEY} {day_of(generation.started_at):08}"
+    return generation.key_hash or NO_KEY, day_of(generation.started_at)
 
 
 def abort(running: Generation) -> tuple[Generation, Sequence[Statement]]:
@@ -214,24 +250,15 @@ def abort(running: Generation) -> tuple[Generation, Sequence[Statement]]:
     return row, (add_usage(row), (ABORT, (running.id,)))
 
 
-def _values(generation: Generation) -> tuple[Any, ...]:
-    # Twice a request: what needs no change costs no call.
-    return tuple(
-        [
-            _plain(value)
-            if (kind := value.__class__) is bool or (kind is str and not _is_plain(value))
-            else value
-            for value in _FIELDS(generation)
-        ]
-    )
-
-
-def _is_plain(text: str) -> bool:
-    return text.isascii() and "\0" not in text
-
-
-def _plain(value: str | bool) -> str | int:
-    return _unicode(value) if isinstance(value, str) else int(value)
+def _values(generation: Generation) -> list[Any]:
+    """As a database takes them: truth values as numbers, and nothing in a text that is none."""
+    row = list(astuple(generation))
+    for at in _FLAGS:
+        row[at] = int(row[at])
+    whole = "".join(filter(None, _texts(row)))  # one look at all texts together: nearly always they are fine
+    if whole.isascii() and "\0" not in whole:
+        return row
+    return [_unicode(value) if isinstance(value, str) else value for value in row]
 
 
 def _unicode(text: str) -> str:
@@ -246,12 +273,8 @@ def _state(record: RequestRecord) -> State:
     return "finished" if record.status < 400 else "failed"
 
 
-def _client(client: Client) -> dict[str, Any]:
-    texts = {
-        "user": client.user, "user_agent": client.user_agent,
-        "referer": client.referer, "title": client.title,
-    }  # fmt: skip
-    return {name: _unicode(text[:MAX_TEXT]) if text else None for name, text in texts.items()}
+def _said(text: str | None) -> str | None:
+    return _unicode(text[:MAX_TEXT]) if text else None
 
 
 def _attempt(attempt: AttemptRecord) -> Mapping[str, Any]:

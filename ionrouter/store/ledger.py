@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import structlog
@@ -38,6 +37,7 @@ MAX_RECENT = 1024
 # Beside so many others or more, requests end together: to wait for one commit of all costs less than rows
 # that the writer's thread commits later, while everybody wants the interpreter.
 MANY = 3
+BEGUN_S = 0.05  # what ends sooner never has a row that says it runs
 FORGET_EVERY_S = 60.0
 MAX_COMMIT_S = 1.0  # a disk slower than this delays no answer
 MAX_REQUEST_S = DAY_S  # what began before that has no server any more
@@ -55,8 +55,10 @@ class Words(Struct, frozen=True):
 class _Running:
     """A request that has not ended."""
 
-    begun: Callable[[], Generation]  # the row that says so is made for who wants it: most end before
-    write: Write | None  # of that row
+    request: InferenceRequest
+    started_at: float
+    held: float  # USD
+    write: Write | None = None  # of the row that says so; most end before there is one
     input: bytes | None = None  # JSON; None: prompts are not kept
     assembly: Assembly | None = None  # of the answer; None: likewise
 
@@ -76,6 +78,9 @@ class Ledger:
     _recent: OrderedDict[str, Generation] = field(default_factory=OrderedDict)
     _commits: dict[str, tuple[asyncio.Future[None], float]] = field(default_factory=dict)  # and how long
     _patience: asyncio.TimerHandle | None = None  # for the commit that has been waited for longest
+    _begun: list[str] = field(default_factory=list)  # since the last look at what runs for long
+    _begun_before: list[str] = field(default_factory=list)  # it
+    _next_look: asyncio.TimerHandle | None = None
 
     @property
     def _name(self) -> str | None:
@@ -98,20 +103,37 @@ class Ledger:
         self.spending.of(key.hash).reserved[request.id] = amount
 
     def begin(self, request: InferenceRequest, started_at: float) -> None:
-        """Note that a request goes out; its row is queued, not awaited."""
+        """Note that a request goes out; its row, if it runs for long enough, is queued and not awaited."""
         held = self.spending.of(request.key_id).reserved.get(request.id, 0.0)
-        begun = partial(generation.started, request, started_at, held, self._name)
-        running = self._running[request.id] = _Running(begun, self._note_begin(begun, held))
+        running = self._running[request.id] = _Running(request, started_at, held)
         if self.keeps_words:
             running.input, running.assembly = json.dumps(_input(request)), Assembly()
-
-    def _note_begin(self, begun: Callable[[], Generation], held: float) -> Write | None:
         if self.writer is None or (self.limits is not None and held > 0):
-            return None  # `reserve` wrote it
-        write = self.writer.put_lazily(lambda: [generation.insert(begun())])
-        if held > 0:
-            self.writer.hurry()  # so that a crash does not forget what was held
-        return write
+            return  # `reserve` wrote it
+        if held > 0:  # at once, so that a crash does not forget what was held
+            self._queue_begun(self.writer, request.id)
+            self.writer.hurry()
+            return
+        self._begun.append(request.id)
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_later(BEGUN_S, self._look_at_begun, self.writer)
+
+    def _look_at_begun(self, writer: Writer) -> None:
+        """Queue the rows of what began before the last look and still runs: for BEGUN_S, at most twice."""
+        for request_id in self._begun_before:
+            self._queue_begun(writer, request_id)
+        self._begun_before, self._begun = self._begun, []
+        self._next_look = None
+        if self._begun_before:
+            self._next_look = asyncio.get_running_loop().call_later(BEGUN_S, self._look_at_begun, writer)
+
+    def _queue_begun(self, writer: Writer, request_id: str) -> None:
+        running = self._running.get(request_id)
+        if running is not None:
+            running.write = writer.put_lazily([generation.insert(self._row_of(running))])
+
+    def _row_of(self, running: _Running) -> Generation:
+        return generation.started(running.request, running.started_at, running.held, self._name)
 
     def hear(self, request_id: str, event: Event | TextRun) -> None:
         """Collect what is answered, where words are kept."""
@@ -135,13 +157,15 @@ class Ledger:
             running.write.withdraw()
         if self.writer is None:
             return
-        statements, turn = generation.book(done), generation.turn_of(done)
+        turn = generation.turn_of(done)
         if running is not None and running.input is not None and running.assembly is not None:
-            statements.append(_words(done, running.input, running.assembly))
+            words = _words(done, running.input, running.assembly)
+            commit = self.writer.put([*generation.book([done]), words], turn)
         elif len(self._running) < MANY and (entry := self._journal(done)):
-            self.writer.put_lazily(statements, turn, entry)
+            self.writer.put_lazily((), turn, done, entry)
             return
-        commit = self.writer.put(statements, turn)
+        else:
+            commit = self.writer.put((), turn, done)
         if commit is not None:
             loop = commit.get_loop()
             self._commits[done.id] = commit, loop.time() + MAX_COMMIT_S
@@ -190,7 +214,7 @@ class Ledger:
     async def find(self, request_id: str) -> Generation | None:
         """Look a request up: running, just ended, or in the file."""
         running = self._running.get(request_id)
-        known = running.begun() if running is not None else self._recent.get(request_id)
+        known = self._row_of(running) if running is not None else self._recent.get(request_id)
         if known is not None or self.reader is None:
             return known
         row = await self.reader.one(generation.SELECT, (request_id,))
@@ -206,7 +230,7 @@ class Ledger:
     def start(self) -> None:
         """Begin to write, and end what dead servers left unfinished; before the first request."""
         if self.writer is not None:
-            self.writer.start()
+            self.writer.start(generation.book)
         self._abort(self.unfinished)
         self.unfinished = ()
 
@@ -251,7 +275,11 @@ class Ledger:
         """Write what waits and close the database."""
         if self._patience is not None:
             self._patience.cancel()
+        if self._next_look is not None:
+            self._next_look.cancel()
         if self.writer is not None:
+            for request_id in (*self._begun_before, *self._begun):
+                self._queue_begun(self.writer, request_id)
             await self.writer.close()
             if self.writer.journal is not None:
                 self.writer.journal.close()

@@ -34,7 +34,7 @@ def _book_rows(link: Link, path: Path) -> None:
     rows = [row for row in map(_read, rows_left(path)) if row is not None]
     for row in rows:
         try:
-            link.transact(book(row))
+            link.transact(book([row]))
         except RowFault as error:
             _log.error("store_row_refused", error=str(error))
     if rows:

@@ -54,7 +54,10 @@ class SpendingBook:
             spending.last_used_at = max(spending.last_used_at or 0.0, last_used_at)
 
     def of(self, key: str | None) -> Spending:
-        return self._keys.setdefault(key or NO_KEY, Spending())
+        spending = self._keys.get(key or NO_KEY)
+        if spending is None:
+            spending = self._keys[key or NO_KEY] = Spending()
+        return spending
 
     def total(self) -> float:
         return sum(sum(spending.days.values()) for spending in self._keys.values())
@@ -83,7 +86,8 @@ class SpendingBook:
         spending.reserved.pop(request_id, None)
         day = day_of(started_at)
         spending.days[day] = spending.days.get(day, 0.0) + cost
-        spending.last_used_at = max(spending.last_used_at or 0.0, started_at)
+        if spending.last_used_at is None or spending.last_used_at < started_at:
+            spending.last_used_at = started_at
 
     def snapshot(self) -> Mapping[str, Mapping[int, float]]:
         """Copy the sums, for comparing."""

@@ -19,6 +19,9 @@ STEPS_BETWEEN_LOOKS = 100_000  # of SQLite's machine: about a millisecond
 ROW_FAULTS = (
     sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError, ValueError,
 )  # fmt: skip
+# NULL for what it is. Without this the module asks None, and then itself, how to adapt it: an AttributeError
+# that is raised and dropped for each empty column.
+sqlite3.register_adapter(type(None), lambda none: none)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -33,29 +34,28 @@ SHARED_PATIENCE_S = 1.0  # other servers' commits, too
 CLOSE_TIMEOUT_S = 5.0
 MAX_LOG_PAGES = 8000  # 32 MB: then the checkpointer has fallen behind, and the writer does its work
 Fault = Callable[[str, int], None]  # what went wrong (see metrics.py), how many
-
-
-# Ready, or to be made when their turn comes: a write may be withdrawn before it.
-Statements = Sequence[Statement] | Callable[[], Sequence[Statement]]
+Book = Callable[[Sequence[Any]], Sequence[Statement]]  # from rows to statements that write all of them
 
 
 @dataclass(slots=True)
 class Write:
-    """Statements that belong together. `done` is released when they are safe, or when waiting is no use."""
+    """Statements that belong together, or a row that shares its statements with other writes' rows.
 
-    statements: Statements
-    turn: str = ""  # names the row that other servers' writes may want too
+    `done` is released when they are safe, or when waiting is no use.
+    """
+
+    statements: Sequence[Statement]
+    row: Any = None
+    turn: tuple[Any, ...] = ()  # names the row that other servers' writes may want too
     done: asyncio.Future[None] | None = None
     entry: int = 0  # its number in the journal; 0: it is in none
-
-    def made(self) -> Sequence[Statement]:
-        """The statements as they go to the database."""
-        statements = self.statements
-        return statements() if callable(statements) else statements
 
     def withdraw(self) -> None:
         """Leave it out if it is not written yet: what follows says all of it."""
         self.statements = ()
+
+
+_turn = attrgetter("turn")
 
 
 @dataclass(slots=True)
@@ -75,17 +75,21 @@ class Writer:
     _thread: threading.Thread | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _nudge: asyncio.TimerHandle | None = None
+    _book: Book = lambda _rows: ()
 
-    def start(self) -> None:
-        """Begin to write; needs a running loop."""
+    def start(self, book: Book = lambda _rows: ()) -> None:
+        """Begin to write; needs a running loop. `book` is called in the writer's thread."""
+        self._book = book
         self._loop = asyncio.get_running_loop()
         self._quiet.acquire(blocking=False)
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def put(self, statements: Sequence[Statement], turn: str = "") -> asyncio.Future[None] | None:
+    def put(
+        self, statements: Sequence[Statement], turn: tuple[Any, ...] = (), row: Any = None
+    ) -> asyncio.Future[None] | None:
         """Queue a write for the next commit; returns what to await, or None where waiting is no use."""
-        write = self._queue(statements, turn)
+        write = self._queue(statements, turn, row)
         if write is None or not self.is_well or self._loop is None:
             return None
         write.done = self._loop.create_future()
@@ -95,13 +99,14 @@ class Writer:
             self._loop.call_soon(self._wake_now)
         return write.done
 
-    def put_lazily(self, statements: Statements, turn: str = "", entry: int = 0) -> Write | None:
+    def put_lazily(
+        self, statements: Sequence[Statement], turn: tuple[Any, ...] = (), row: Any = None, entry: int = 0
+    ) -> Write | None:
         """Queue a write that nobody waits for; it shares another's commit, or has its own in a moment.
 
-        What makes statements is called in the writer's thread, if the write is not withdrawn before. `entry`:
-        its number in the journal.
+        `entry`: its number in the journal.
         """
-        write = self._queue(statements, turn)
+        write = self._queue(statements, turn, row)
         if write is not None:
             write.entry = entry
         if write is not None and self._nudge is None and self._loop is not None:
@@ -123,11 +128,11 @@ class Writer:
         if self._quiet.locked():
             self._quiet.release()
 
-    def _queue(self, statements: Statements, turn: str) -> Write | None:
+    def _queue(self, statements: Sequence[Statement], turn: tuple[Any, ...], row: Any) -> Write | None:
         if self.num_waiting >= self.max_waiting or self._is_closing or self._loop is None:
             self.fault("refused", 1)
             return None
-        write = Write(statements, turn)
+        write = Write(statements, row, turn)
         self.num_waiting += 1
         self._waiting.append(write)
         return write
@@ -193,16 +198,14 @@ class Writer:
         link = self.database.open(patience_s=patience_s, is_hurried=True)
         if isinstance(link, SqliteLink):
             link.rows(f"PRAGMA wal_autocheckpoint={MAX_LOG_PAGES}")
+            link.rows("PRAGMA temp_store=MEMORY")  # pages as they were before a statement of many rows
         return link
 
     def _commit(self, link: Link, batch: list[Write]) -> None:
         if not batch:
             return
         try:
-            # In turn, so that servers which write the same rows never wait for each other in a circle. What
-            # has no turn goes first: the row of a request that begins stays before that of its end.
-            in_turn = sorted(batch, key=lambda write: write.turn)
-            link.transact([statement for write in in_turn for statement in write.made()])
+            link.transact(self._statements(batch))
         except RowFault:
             for write in batch:  # one of them is at fault: find it, keep the others
                 self._commit_alone(link, write)
@@ -213,9 +216,25 @@ class Writer:
             self.is_well = True
             _log.info("store_recovered", path=self.database.name)
 
+    def _statements(self, batch: Sequence[Write]) -> list[Statement]:
+        """What a batch writes, with one statement for many rows where they follow each other.
+
+        In turn, so that servers which write the same rows never wait for each other in a circle. What has no
+        turn goes first: the row of a request that begins stays before that of its end.
+        """
+        statements: list[Statement] = []
+        rows: list[Any] = []
+        for write in sorted(batch, key=_turn):
+            if write.row is not None:
+                rows.append(write.row)
+            elif write.statements:
+                statements += (*self._book(rows), *write.statements)
+                rows = []
+        return [*statements, *self._book(rows)]
+
     def _commit_alone(self, link: Link, write: Write) -> None:
         try:
-            link.transact(write.made())
+            link.transact(self._statements([write]))
         except RowFault as error:
             _log.error("store_row_refused", error=str(error))
             self._tell("dropped", 1)

@@ -13,7 +13,7 @@ from ionrouter.schema.events import ChoiceDelta, Chunk, RequestRecord
 from ionrouter.schema.request import Client
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.store import ledger as ledgers
-from ionrouter.store.generation import Generation, abort, add_usage, book, from_bytes, insert
+from ionrouter.store.generation import MAX_ROWS, Generation, abort, add_usage, book, from_bytes, insert
 from ionrouter.store.journal import Journal, rows_left
 from ionrouter.store.ledger import Ledger
 from ionrouter.store.reader import Reader
@@ -136,7 +136,7 @@ async def test_rows_that_were_committed_before_a_kill_are_booked_once(place: Pla
     await ledger.close()
     with closing(place.database.open()) as link:
         for _ in range(2):
-            link.transact(book(from_bytes(row)))
+            link.transact(book([from_bytes(row)]))
     assert place.ask("SELECT num_requests, cost FROM key_usage") == [(1, 0.75)]
 
 
@@ -232,3 +232,58 @@ async def test_a_slow_disk_delays_no_answer_for_longer_than_said(
     async with asyncio.timeout(5.0):
         await stuck.committed("gen-3-x")  # the timer comes again
     await stuck.close()
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, MAX_ROWS, 2 * MAX_ROWS + 3])
+def test_rows_that_are_booked_together_are_booked_as_one_by_one(place: Place, num_rows: int) -> None:
+    """Of several keys and days, some booked before, one of them begun before."""
+    ended = [
+        Generation(
+            f"g{number}", "finished", ("a", None, "b")[number % 3], "chat", "m\0\ud800", number % 2 == 0,
+            number % 5 * 50_000.0 + number, user="\xfc" if number % 4 else None, cost=number / 8,
+            is_usage_estimated=number % 3 == 0,
+        )
+        for number in range(num_rows)
+    ]  # fmt: skip
+    rows, sums = "SELECT * FROM generation ORDER BY id", "SELECT * FROM key_usage ORDER BY key_hash, day"
+    found = []
+    with closing(place.database.open()) as link:
+        for batches in ([[row] for row in ended], [ended], [ended[::2], ended]):
+            for table in ("generation", "key_usage"):
+                place.ask(f"DELETE FROM {table}")
+            link.transact([insert(replace(ended[0], state="started", cost=0.0))])
+            for batch in batches:
+                link.transact(book(batch))
+            found.append((place.ask(rows), place.ask(sums)))
+    assert found[0] == found[1] == found[2]
+    assert sum(row[3] for row in found[0][1]) == num_rows
+
+
+async def test_only_what_runs_for_long_has_a_row_that_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers, "BEGUN_S", 0.01)
+    ledger = opened(place)
+    for request_id in ("gen-1-x", "gen-2-x"):
+        ledger.begin(request(key_id="k", id=request_id), 100.0)
+    ledger.end(RECORD, Client())
+    await ledger.committed("gen-1-x")
+    while not place.ask("SELECT 1 FROM generation WHERE id = 'gen-2-x'"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    states = "SELECT id, state FROM generation ORDER BY id"
+    assert place.ask(states) == [("gen-1-x", "finished"), ("gen-2-x", "started")]
+    await asyncio.sleep(0.05)
+    assert ledger._next_look is None, "nobody looks while nothing begins"
+    ledger.end(replace(RECORD, id="gen-2-x"), Client())
+    ledger.begin(request(key_id="k", id="gen-3-x"), 100.0)
+    await ledger.close()
+    assert [state for _, state in place.ask(states)] == ["finished", "finished", "started"]
+
+
+async def test_what_holds_money_has_its_row_at_once(place: Place) -> None:
+    ledger = opened(place)
+    ledger.spending.of("k").reserved["gen-1-x"] = 0.5
+    ledger.begin(request(key_id="k"), 100.0)
+    assert ledger._running["gen-1-x"].write is not None and ledger._next_look is None
+    await ledger.close()
+    assert place.ask("SELECT state, reserved FROM generation") == [("started", 0.5)]

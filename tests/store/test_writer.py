@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from ionrouter.store.database import Statement
+from ionrouter.store.sqlite_file import SqliteFile
 from ionrouter.store.writer import Writer
 from tests.support.databases import Place
 
@@ -164,9 +169,38 @@ async def test_servers_that_write_the_same_rows_do_not_stop_each_other(place: Pl
         waiting = []
         for writer in writers:
             rng.shuffle(keys)
-            waiting += [writer.put([(add, (key,))], key) for key in keys]
+            waiting += [writer.put([(add, (key,))], (key,)) for key in keys]
         await asyncio.gather(*[w for w in waiting if w is not None])
     for writer in writers:
         await writer.close()
     assert faults == {}
     assert set(place.ask("SELECT cost FROM key_usage")) == {(40.0 * len(writers),)}
+
+
+async def test_rows_share_statements_and_a_bad_one_hurts_no_other(place: Place) -> None:
+    faults, calls = Faults(), []
+
+    def book(rows: Sequence[str | None]) -> list[Statement]:
+        calls.append(rows)
+        return [(ADD, (row,)) for row in rows]
+
+    writer = Writer(place.database, faults)
+    writer.start(book)
+    for row in "cab":
+        writer.put_lazily((), (row,), row)
+    done = writer.put([(ADD, ("0",))])
+    assert done is not None
+    await done
+    assert [rows for rows in calls if rows] == [["a", "b", "c"]], "in turn"
+    done = [writer.put((), (row or "",), row) for row in ("d", "\ud800", "e")][-1]
+    assert done is not None
+    await done
+    assert names(place) == ["0", "a", "b", "c", "d", "e"]
+    assert faults == {"dropped": 1}
+    await writer.close()
+
+
+def test_what_undoes_one_statement_is_kept_in_memory(tmp_path: Path) -> None:
+    """A statement of many rows would copy every page it changes to a file, to undo it alone if it fails."""
+    with closing(Writer(SqliteFile(tmp_path / "state.db"))._open()) as link:
+        assert link.rows("PRAGMA temp_store") == [(2,)]
