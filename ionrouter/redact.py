@@ -16,6 +16,8 @@ MIN_SECRET = 6  # shorter values ("EMPTY", "none") are placeholders and would ea
 _KNOWN_CHARS, _MAX_KNOWN = 80, 2048  # short texts, shorter than any limit in bytes, that are remembered
 _SCAN_CHARS = 65536  # an upstream's megabyte is not worth a scan when 2 KB are shown
 
+_VENDORS = ("gsk", "hf", "fw", "r8", "tgp_v1", "xai", "nvapi", "csk", "glpat", "ghp", "pplx")  # of keys
+
 # Every repetition that can fail late is bounded: an upstream's text must not cost quadratic time.
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # URL user info: https://user:password@host
@@ -32,16 +34,16 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     # sk-..., sk-or-v1-..., sk-ant-..., and the half-masked echoes some providers send back
     (re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{6,}"), MARK),
-    (re.compile(r"\b(?:gsk|hf|fw|r8|tgp_v1|xai|nvapi|csk|glpat|ghp|pplx)[_-][\w*\-]{10,}"), MARK),
+    (re.compile(rf"\b(?:{'|'.join(_VENDORS)})[_-][\w*\-]{{10,}}"), MARK),
     (re.compile(r"\bAIza[\w\-]{20,}"), MARK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MARK),
     (re.compile(r"\beyJ[\w\-]{8,1000}\.[\w\-]{8,}(?:\.[\w\-]*)?"), MARK),  # JSON web token
 )
-# No pattern fits a text without one of these: most texts are looked at once, not eight times.
+# No pattern fits a text without one of these: most texts are looked at once, not eight times. Words in lower
+# case, without classes and flags: `re` tries them only where one of their first letters stands.
 _SUSPECT = re.compile(
-    r"://|bearer|basic|key|token|secret|password|[spr]k-|(?:gsk|hf|fw|r8|tgp_v1|xai|nvapi|csk|glpat|ghp|pplx)[_-]"
-    r"|AIza|AKIA|ASIA|eyJ",
-    re.I,
+    "://|bearer|basic|key|token|secret|password|sk-|pk-|rk-|aiza|akia|asia|eyj|"
+    + "|".join(f"{vendor}-|{vendor}_" for vendor in _VENDORS)
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")  # terminal escapes in logs; tab and LF stay
 
@@ -94,8 +96,8 @@ class Redactor:
     def _replace(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(MARK, text)
-        if _SUSPECT.search(text) is None:
-            return text
+        if text.isascii() and _SUSPECT.search(text.lower()) is None:
+            return text  # beyond ASCII there are more letters that a pattern takes for one of these
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text
