@@ -40,7 +40,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MARK),
     (re.compile(r"\beyJ[\w\-]{8,1000}\.[\w\-]{8,}(?:\.[\w\-]*)?"), MARK),  # JSON web token
 )
-# No pattern fits a text without one of these, in lower case: most texts are looked at once, not eight times.
+# No pattern fits a text without one of these, in lower case: most texts are looked at once, not nine times.
 _SUSPECTS = (
     *("://", "bearer", "basic", "key", "token", "secret", "password", "sk-", "pk-", "rk-"),
     *("aiza", "akia", "asia", "eyj", *(vendor + mark for vendor in _VENDORS for mark in "-_")),
@@ -54,7 +54,6 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"{re.escape(first)}(?:{rest})" for first, rest in rests))
 
 
-_SUSPECT = _any_of(_SUSPECTS)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")  # terminal escapes in logs; tab and LF stay
 
 
@@ -65,6 +64,7 @@ class Redactor:
         self._registered: set[str] = set()  # as they came
         self._secrets: set[str] = set()
         self._known: re.Pattern[str] | None = None
+        self._suspect = _any_of(_SUSPECTS)
         self._longest = 0
         self._known_texts: dict[str, str] = {}  # short text -> without secrets
         self.register(*secrets)
@@ -82,6 +82,7 @@ class Redactor:
         longest_first = sorted(self._secrets, key=len, reverse=True)
         self._longest = len(longest_first[0])
         self._known = re.compile("|".join(re.escape(secret) for secret in longest_first))
+        self._suspect = _any_of({*_SUSPECTS, *(s.lower() for s in self._secrets if s.isascii())})
 
     def __call__(self, text: str | bytes, max_bytes: int = MAX_BYTES) -> str:
         """Return `text` without secrets, at most `max_bytes` of UTF-8."""
@@ -104,10 +105,10 @@ class Redactor:
         return _cut(_CONTROL.sub(" ", clean), max_bytes)
 
     def _replace(self, text: str) -> str:
+        if text.isascii() and self._suspect.search(text.lower()) is None:
+            return text  # beyond ASCII there are more letters that a pattern takes for one of these
         if self._known is not None:
             text = self._known.sub(MARK, text)
-        if text.isascii() and _SUSPECT.search(text.lower()) is None:
-            return text  # beyond ASCII there are more letters that a pattern takes for one of these
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text
