@@ -16,6 +16,7 @@ from aiohttp import web
 
 import ionrouter
 from ionrouter import huge_pages
+from ionrouter.access_log import AccessLog
 from ionrouter.accounting import Accounts
 from ionrouter.api.doors import asks_for_keys
 from ionrouter.api.lifecycle import Announce, serve
@@ -24,6 +25,7 @@ from ionrouter.api.routes import make_application
 from ionrouter.api.state import Edge
 from ionrouter.errors import ConfigError
 from ionrouter.metrics import Metrics
+from ionrouter.observers import DeferredObservers
 from ionrouter.providers.base import ProviderClient
 from ionrouter.providers.fake import FakeClient
 from ionrouter.providers.ion import IonProvider
@@ -73,6 +75,7 @@ class Service:
     env: Mapping[str, str]
     reloader: Reloader
     accounts: Accounts
+    observers: DeferredObservers
     started_at: float = field(default_factory=time.time)
     listening: asyncio.Event = field(default_factory=asyncio.Event)  # what is heavy loads from then on
     _worker: asyncio.Task[None] | None = None  # starts only once an endpoint needs it: 300 MB
@@ -106,6 +109,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.router.aside.close()
+        self.observers.close()
         tracing = self.edge.tracing
         flush = None if tracing is None else asyncio.create_task(tracing.close(), name="flush-traces")
         if keeper is not None:
@@ -159,7 +163,11 @@ class Service:
 
 def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Service:
     """Choose and join the parts; raises ConfigError. Nothing listens, loads or runs yet."""
-    metrics = Metrics(lambda: {e.id: ion.load_of(e) for e in _local(router.table)}, lambda: readings(router))
+    metrics = Metrics(
+        lambda: {e.id: ion.load_of(e) for e in _local(router.table)},
+        lambda: readings(router),
+        before_reading=lambda: observers.flush(),
+    )
     database = database_for(settings)
     keys = open_keys(settings, database)
     accounts = open_accounts(settings, database, keys, metrics.store_fault)
@@ -177,12 +185,13 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         "litellm": litellm,
         "fake": FakeClient(),
     }
-    stats = StatsBook()
+    stats = StatsBook(before_reading=lambda: observers.flush())
+    observers = DeferredObservers((AccessLog(), stats, metrics))
     router = Router(
         table,
         clients,
         engine_load=_engine_load(ion),
-        observers=(stats, metrics),
+        observers=(observers,),
         books=accounts,
         witnesses=(stats.record, metrics.record),
         may_measure=lambda: readiness.phase is Phase.READY,
@@ -205,7 +214,9 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         accounts=accounts,
         tracing=open_traces(settings, env, redactor, metrics),
     )
-    service = Service(settings, edge, router, ion, litellm, openai, redactor, env, reloader, accounts)
+    service = Service(
+        settings, edge, router, ion, litellm, openai, redactor, env, reloader, accounts, observers
+    )
     return service
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from itertools import groupby
 from urllib.parse import quote
 
 MAX_BYTES = 2048  # what of an upstream's text is ever shown or logged
@@ -15,6 +16,8 @@ MARK = "[redacted]"
 MIN_SECRET = 6  # shorter values ("EMPTY", "none") are placeholders and would eat ordinary words
 _KNOWN_CHARS, _MAX_KNOWN = 80, 2048  # short texts, shorter than any limit in bytes, that are remembered
 _SCAN_CHARS = 65536  # an upstream's megabyte is not worth a scan when 2 KB are shown
+
+_VENDORS = ("gsk", "hf", "fw", "r8", "tgp_v1", "xai", "nvapi", "csk", "glpat", "ghp", "pplx")  # of keys
 
 # Every repetition that can fail late is bounded: an upstream's text must not cost quadratic time.
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -32,17 +35,25 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     # sk-..., sk-or-v1-..., sk-ant-..., and the half-masked echoes some providers send back
     (re.compile(r"\b(?:sk|pk|rk)-[\w*.\-]{6,}"), MARK),
-    (re.compile(r"\b(?:gsk|hf|fw|r8|tgp_v1|xai|nvapi|csk|glpat|ghp|pplx)[_-][\w*\-]{10,}"), MARK),
+    (re.compile(rf"\b(?:{'|'.join(_VENDORS)})[_-][\w*\-]{{10,}}"), MARK),
     (re.compile(r"\bAIza[\w\-]{20,}"), MARK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}"), MARK),
     (re.compile(r"\beyJ[\w\-]{8,1000}\.[\w\-]{8,}(?:\.[\w\-]*)?"), MARK),  # JSON web token
 )
-# No pattern fits a text without one of these: most texts are looked at once, not eight times.
-_SUSPECT = re.compile(
-    r"://|bearer|basic|key|token|secret|password|[spr]k-|(?:gsk|hf|fw|r8|tgp_v1|xai|nvapi|csk|glpat|ghp|pplx)[_-]"
-    r"|AIza|AKIA|ASIA|eyJ",
-    re.I,
+# No pattern fits a text without one of these, in lower case: most texts are looked at once, not nine times.
+_SUSPECTS = (
+    *("://", "bearer", "basic", "key", "token", "secret", "password", "sk-", "pk-", "rk-"),
+    *("aiza", "akia", "asia", "eyj", *(vendor + mark for vendor in _VENDORS for mark in "-_")),
 )
+
+
+def _any_of(words: Iterable[str]) -> re.Pattern[str]:
+    """Find any of the words. One branch for each first letter: `re` tries every branch at such a letter."""
+    groups = groupby(sorted(words), key=lambda word: word[0])
+    rests = ((first, "|".join(re.escape(word[1:]) for word in group)) for first, group in groups)
+    return re.compile("|".join(f"{re.escape(first)}(?:{rest})" for first, rest in rests))
+
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")  # terminal escapes in logs; tab and LF stay
 
 
@@ -53,6 +64,7 @@ class Redactor:
         self._registered: set[str] = set()  # as they came
         self._secrets: set[str] = set()
         self._known: re.Pattern[str] | None = None
+        self._suspect = _any_of(_SUSPECTS)
         self._longest = 0
         self._known_texts: dict[str, str] = {}  # short text -> without secrets
         self.register(*secrets)
@@ -70,6 +82,7 @@ class Redactor:
         longest_first = sorted(self._secrets, key=len, reverse=True)
         self._longest = len(longest_first[0])
         self._known = re.compile("|".join(re.escape(secret) for secret in longest_first))
+        self._suspect = _any_of({*_SUSPECTS, *(s.lower() for s in self._secrets if s.isascii())})
 
     def __call__(self, text: str | bytes, max_bytes: int = MAX_BYTES) -> str:
         """Return `text` without secrets, at most `max_bytes` of UTF-8."""
@@ -92,10 +105,10 @@ class Redactor:
         return _cut(_CONTROL.sub(" ", clean), max_bytes)
 
     def _replace(self, text: str) -> str:
+        if text.isascii() and self._suspect.search(text.lower()) is None:
+            return text  # beyond ASCII there are more letters that a pattern takes for one of these
         if self._known is not None:
             text = self._known.sub(MARK, text)
-        if _SUSPECT.search(text) is None:
-            return text
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text

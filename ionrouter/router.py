@@ -30,6 +30,7 @@ from ionrouter.departures import Clients
 from ionrouter.dispatch import dispatch
 from ionrouter.errand import Parts, Trace
 from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
+from ionrouter.observers import tell
 from ionrouter.prober import Prober
 from ionrouter.routing.naming import routes_of
 from ionrouter.routing.resolve import serves
@@ -232,22 +233,22 @@ class Router:
             self.makers.served(request, trace.endpoint.identity)
 
     def _report(self, request: InferenceRequest, trace: Trace, started_at: float, ending: Ending) -> None:
-        """Tell the log and the observers, once; nothing an observer does reaches the client."""
+        """Tell the books and the observers, once; nothing that one of them does reaches the client."""
         if ending.is_reported:
             return
         ending.is_reported = True
         record = _record(request, trace, started_at, self._parts.clock() - request.arrived_at, ending)
-        _log_finished(record, trace)
-        listeners = [observer.observe for observer in self._observers]
         if self._books is not None:
-            listeners.insert(0, partial(self._books.end, request=request))
-        if (span := request.client.span) is not None:
-            listeners.append(partial(span.report, request=request, strategy=trace.strategy))
-        for listen in listeners:
             try:
-                listen(record)
+                self._books.end(record, request)
             except Exception:
-                log.exception("observer_failed", observer=repr(listen), request=record.id)
+                log.exception("observer_failed", observer=repr(self._books.end), request=record.id)
+        tell(self._observers, (record,))
+        if (span := request.client.span) is not None:
+            try:
+                span.report(record, request, trace.strategy)
+            except Exception:
+                log.exception("observer_failed", observer=repr(span.report), request=record.id)
 
     async def _kept(self, request: InferenceRequest) -> None:
         if self._books is not None:
@@ -342,28 +343,5 @@ def _record(
         key_id=request.key_id,
         session_id=request.session_id,
         error=ending.error,
-    )
-
-
-def _log_finished(record: RequestRecord, trace: Trace) -> None:
-    """One event with everything but the words: never a prompt, an answer or a key."""
-    log.info(
-        "request_finished",
-        request=record.id,
-        kind=record.kind,
-        model=record.requested_model,
-        stream=record.stream,
-        status=record.status,
-        served_model=record.served_model,
-        endpoint=record.served_endpoint,
-        provider=record.served_provider,
-        route=trace.committed.reason if trace.committed else None,
-        attempts=[(a.endpoint_id, a.failure.value if a.failure else "ok") for a in record.attempts],
-        ttft_s=record.ttft_s,
-        duration_s=record.duration_s,
-        prompt_tokens=record.usage.prompt_tokens,
-        completion_tokens=record.usage.completion_tokens,
-        cached_tokens=record.usage.cached_tokens,
-        cost=record.cost.total,
-        error=record.error[:300] if record.error else None,
+        route=served.reason if served else None,
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ionrouter.redact import MARK, MAX_BYTES, Redactor
+from ionrouter.redact import _PATTERNS, MARK, MAX_BYTES, Redactor
 
 KEY = 'UP-KEY/with+odd"chars'
 
@@ -108,3 +108,45 @@ def test_a_key_at_the_edge_of_what_is_scanned_does_not_leak_a_half(offset: int) 
     secret = "TOPSECRET-0123456789"
     shown = Redactor([secret])("x" * offset + secret, max_bytes=1 << 20)
     assert "TOPSECRET" not in shown
+
+
+FRAGMENTS = (
+    *(
+        "://",
+        "u:p@",
+        "BEARER",
+        "bea\u017fer",
+        "Basic ",
+        "Ba\u017fic",
+        "ba\u0131ic",
+        "apiKey",
+        "api\u212aey",
+        "API_KEY",
+    ),
+    *(
+        "=abcdefgh",
+        ": 'abcdefgh'",
+        "pa\u017fsword",
+        "PassWord",
+        "client-\u017fecret",
+        "sk-abcdefgh",
+        "SK-abcdefgh",
+    ),
+    *("gsk_0123456789ab", "tgp_v1-0123456789ab", "r8_0123456789ab", "AIza" + "x" * 20, "AKIA" + "0" * 12),
+    *(
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0",
+        "score 0.00021, first pick of 3",
+        " ",
+        "\n",
+        "ä",
+        "?key=123456",
+    ),
+)
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join))
+def test_what_is_looked_at_once_only_would_have_been_changed_by_no_pattern(text: str) -> None:
+    whole = text
+    for pattern, replacement in _PATTERNS:
+        whole = pattern.sub(replacement, whole)
+    assert Redactor()._replace(text) == whole

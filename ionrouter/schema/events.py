@@ -181,6 +181,7 @@ class RequestRecord(Struct, frozen=True):
     key_id: str | None = None
     session_id: str | None = None
     error: str | None = None
+    route: str | None = None  # why this endpoint served it, as in Committed.reason
 
 
 class Observer(Protocol):

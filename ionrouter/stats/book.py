@@ -8,7 +8,7 @@ busiest 200 keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -135,11 +135,28 @@ def _purpose(attempt: AttemptRecord) -> Purpose:
 
 @dataclass(slots=True)
 class StatsBook:
-    """All endpoints' series. `record` takes microseconds and never fails on an unknown endpoint."""
+    """All endpoints' series. `record` takes microseconds and never fails on an unknown endpoint.
+
+    Whoever tells it of requests later than they end brings it up to date in `before_reading`: every way to
+    read goes through `keys` or `_told`.
+    """
 
     max_series: int = 8192  # patterns let clients invent names: the longest idle goes first
-    keys: KeyBook = field(default_factory=KeyBook)
+    before_reading: Callable[[], None] = lambda: None
+    _keys: KeyBook = field(default_factory=KeyBook)
     _series: dict[SeriesKey, Series] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> KeyBook:
+        """The callers' keys, to read."""
+        self.before_reading()
+        return self._keys
+
+    @property
+    def _told(self) -> dict[SeriesKey, Series]:
+        """All series, to read."""
+        self.before_reading()
+        return self._series
 
     def observe(self, record: RequestRecord) -> None:
         """Take in a request that ended, and every attempt of it."""
@@ -149,7 +166,7 @@ class StatsBook:
         if series is not None and record.served_endpoint and record.ttft_s is not None:
             last = record.attempts[-1]  # the one that served
             series.measure(last.started_at + last.duration_s, {"ttft_client_s": record.ttft_s})
-        self.keys.observe(record)
+        self._keys.observe(record)
 
     def record(self, attempt: AttemptRecord) -> None:
         """Take in one attempt."""
@@ -167,13 +184,14 @@ class StatsBook:
 
     def items(self) -> tuple[tuple[SeriesKey, Series], ...]:
         """Every series with its key."""
-        return tuple(self._series.items())
+        return tuple(self._told.items())
 
     def series(self, key: SeriesKey) -> Series | None:
         """Find a series, or begin it, for what is read back after a start; None beyond the limit."""
-        if key not in self._series and len(self._series) >= self.max_series:
+        told = self._told
+        if key not in told and len(told) >= self.max_series:
             return None
-        return self._series.setdefault(key, Series())
+        return told.setdefault(key, Series())
 
     def window(
         self,
@@ -185,10 +203,10 @@ class StatsBook:
         purpose: Purpose = "main",
     ) -> WindowSummary:
         """Summarise the last `seconds` of one endpoint; `stream` None merges both modes."""
-        total = Bucket()
+        told, total = self._told, Bucket()
         for mode in (True, False) if stream is None else (stream,):
             for request_class in CLASSES:
-                series = self._series.get(SeriesKey(endpoint_id, mode, purpose, request_class))
+                series = told.get(SeriesKey(endpoint_id, mode, purpose, request_class))
                 if series is not None:
                     total.merge(series.since(seconds, now))
         return summarise(total, width_for(seconds))
@@ -203,7 +221,7 @@ class StatsBook:
 
     def endpoint_ids(self) -> tuple[str, ...]:
         """List the endpoints that have statistics, of whatever purpose."""
-        return tuple(dict.fromkeys(key.endpoint_id for key in self._series))
+        return tuple(dict.fromkeys(key.endpoint_id for key in self._told))
 
 
 def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ionrouter.api.readiness import Phase
 from ionrouter.errors import FailureClass, RequestError
-from ionrouter.metrics import MAX_ENDPOINTS, OTHER, Metrics
+from ionrouter.metrics import Metrics
+from ionrouter.request_metrics import MAX_ENDPOINTS, OTHER
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.usage import Cost, Usage

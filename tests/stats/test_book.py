@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -193,3 +194,22 @@ def test_a_late_end_counts_in_its_own_minute() -> None:
     assert (
         hours.since(ended[0], ended[2]).outcomes["ok"] == days.since(ended[0], ended[2]).outcomes["ok"] == 5
     )
+
+
+def test_every_way_to_read_is_preceded_by_what_is_still_to_be_told() -> None:
+    """Who tells the book later than requests end is asked before anybody reads, by a new way, too."""
+    key = SeriesKey("a", True, "main", "short")
+    ways: dict[str, Callable[[StatsBook], object]] = {
+        "keys": lambda book: book.keys,
+        "items": lambda book: book.items(),
+        "series": lambda book: book.series(key),
+        "window": lambda book: book.window("a", 300.0, NOW),
+        "endpoint_summary": lambda book: book.endpoint_summary("a", NOW),
+        "endpoint_ids": lambda book: book.endpoint_ids(),
+    }
+    others = {"observe", "record", "max_series", "before_reading"}
+    assert {name for name in dir(StatsBook) if not name.startswith("_")} == ways.keys() | others
+    for name, read in ways.items():
+        asked: list[str] = []
+        read(StatsBook(before_reading=lambda asked=asked: asked.append("asked")))  # type: ignore[misc]
+        assert asked, name

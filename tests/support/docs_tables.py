@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from pydantic import BaseModel
 
 from ionrouter import cli
@@ -248,19 +248,16 @@ def metrics() -> Iterator[Row]:
     for collector in Metrics().registry._collector_to_names:
         if hasattr(collector, "_labelnames"):
             kind, name = collector._type, collector._name  # type: ignore[attr-defined]
-            shown = {"counter": f"{name}_total", "histogram": f"{name}_bucket`, `_sum`, `_count"}.get(
-                kind, name
-            )
-            yield _metric(shown, kind, collector._labelnames, collector._documentation)  # type: ignore[attr-defined]
+            yield _metric(name, kind, collector._labelnames, collector._documentation)  # type: ignore[attr-defined]
         else:
             for family in collector.describe():  # type: ignore[attr-defined]
-                assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
-                name = f"{family.name}_total" if family.type == "counter" else family.name
-                yield _metric(name, family.type, family._labelnames, family.documentation)
+                assert isinstance(family, GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily)
+                yield _metric(family.name, family.type, family._labelnames, family.documentation)
 
 
 def _metric(name: str, kind: str, labels: Any, text: str) -> Row:
-    return f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), text
+    shown = {"counter": f"{name}_total", "histogram": f"{name}_bucket`, `_sum`, `_count"}.get(kind, name)
+    return f"`{shown}`", kind, ", ".join(f"`{label}`" for label in labels), text
 
 
 def decisions() -> Iterator[Row]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
+from ionrouter.access_log import AccessLog
 from ionrouter.providers.fake import FakeClient
 from ionrouter.router import Router
 from ionrouter.routing.table import (
@@ -109,7 +110,11 @@ class Bench:
         clock = settings.pop("clock", None)
         more = {"clock": clock} if clock else {}
         router = Router(
-            table(*routes, **settings), clients, observers=[heard], rng=random.Random(seed), **more
+            table(*routes, **settings),
+            clients,
+            observers=[AccessLog(), heard],
+            rng=random.Random(seed),
+            **more,
         )
         return cls(router, client, heard)
 
