@@ -30,10 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(args)
     except ConfigError as error:
         for problem in error.problems:
-            print(f"ionrouter: {problem}", file=sys.stderr)
+            _say(f"ionrouter: {problem}")
         return 1
     except IonrouterError as error:
-        print(f"ionrouter: {error}", file=sys.stderr)
+        _say(f"ionrouter: {error}")
         return 1
     except BrokenPipeError:  # `ionrouter graph | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -224,8 +224,12 @@ async def _serve(settings: Settings, redactor: Redactor) -> None:
 
 
 def _announce(url: str) -> None:
-    # One write: print writes the end of the line by itself, and the log's thread could come in between.
-    sys.stderr.write(f"ionrouter listens on {url} (clients: base_url={url}/api/v1)\n")
+    _say(f"ionrouter listens on {url} (clients: base_url={url}/api/v1)")
+
+
+def _say(line: str) -> None:
+    """Tell whoever started it; in one write, or the log's thread could come before the end of the line."""
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
