@@ -29,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(args)
     except ConfigError as error:
-        for problem in error.problems:
-            _say(f"ionrouter: {problem}")
+        _say("\n".join(f"ionrouter: {problem}" for problem in error.problems))
         return 1
     except IonrouterError as error:
         _say(f"ionrouter: {error}")
@@ -194,8 +193,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal says stop."""
-    settings = _settings(args)
-    redactor = Redactor()
+    settings, redactor = _settings(args), Redactor()
     log.configure(
         log_format=settings.log_format,
         level=settings.log_level,
@@ -229,8 +227,7 @@ def _announce(url: str) -> None:
 
 def _say(line: str) -> None:
     """Tell whoever started it; in one write, or the log's thread could come before the end of the line."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
 
 def run_simulate(args: argparse.Namespace) -> int:
@@ -296,8 +293,7 @@ def run_pull(args: argparse.Namespace) -> int:
     """Fetch the weights of every local endpoint of a model."""
     from ionrouter.commands import pull
 
-    settings = _settings(args)
-    for path in pull.fetch_all(settings, args.model):
+    for path in pull.fetch_all(_settings(args), args.model):
         print(path)
     return 0
 
