@@ -255,7 +255,8 @@ def _values(generation: Generation) -> list[Any]:
     row = list(astuple(generation))
     for at in _FLAGS:
         row[at] = int(row[at])
-    whole = "".join(filter(None, _texts(row)))  # one look at all texts together: nearly always they are fine
+    # One look at all texts together: nearly always they are fine. What is no text, the database refuses.
+    whole = "".join([text for text in _texts(row) if text.__class__ is str])
     if whole.isascii() and "\0" not in whole:
         return row
     return [_unicode(value) if isinstance(value, str) else value for value in row]

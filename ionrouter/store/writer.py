@@ -228,9 +228,15 @@ class Writer:
             if write.row is not None:
                 rows.append(write.row)
             elif write.statements:
-                statements += (*self._book(rows), *write.statements)
+                statements += (*self._booked(rows), *write.statements)
                 rows = []
-        return [*statements, *self._book(rows)]
+        return [*statements, *self._booked(rows)]
+
+    def _booked(self, rows: Sequence[Any]) -> Sequence[Statement]:
+        try:
+            return self._book(rows)
+        except Exception as error:  # of one row, which must cost the others nothing
+            raise RowFault(repr(error)) from error
 
     def _commit_alone(self, link: Link, write: Write) -> None:
         try:

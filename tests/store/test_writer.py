@@ -204,3 +204,22 @@ def test_what_undoes_one_statement_is_kept_in_memory(tmp_path: Path) -> None:
     """A statement of many rows would copy every page it changes to a file, to undo it alone if it fails."""
     with closing(Writer(SqliteFile(tmp_path / "state.db"))._open()) as link:
         assert link.rows("PRAGMA temp_store") == [(2,)]
+
+
+async def test_a_row_of_which_no_statement_can_be_made_costs_the_others_nothing(place: Place) -> None:
+    def book(rows: Sequence[str]) -> list[Statement]:
+        return [(ADD, (row.upper(),)) for row in rows]
+
+    faults = Faults()
+    writer = Writer(place.database, faults)
+    writer.start(book)
+    awaited = [writer.put((), ("turn",), row) for row in ("a", 7, "b")]
+    for done in awaited:
+        assert done is not None
+        await done
+    assert names(place) == ["A", "B"] and faults == {"dropped": 1}
+    last = writer.put((), ("turn",), "c")  # the thread lives
+    assert last is not None
+    await last
+    assert names(place) == ["A", "B", "C"]
+    await writer.close()
