@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,16 +17,15 @@ from ionrouter.errors import FailureClass
 from ionrouter.redact import Redactor
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.usage import Cost, Usage
+from tests.support.logs import restored_logs
 
 SECRET = "sk-or-v1-0123456789"
 
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
+    with restored_logs():
+        yield
 
 
 def _configured(log_format: str = "json", **more: Any) -> io.StringIO:

@@ -12,17 +12,15 @@ import pytest
 import structlog
 
 from ionrouter import log
+from tests.support.logs import restored_logs
 
 SECRET = "sk-or-v1-0123456789"
 
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers, root.level = handlers, level
+    with restored_logs():
+        yield
 
 
 def _configured(log_format: str, level: str = "info") -> io.StringIO:

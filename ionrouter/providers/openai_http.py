@@ -84,9 +84,7 @@ class OpenAIProvider:
         try:
             answer = await self._complete(request, errors, response)
         except BaseException as error:
-            response.close()
-            if (told := _read_fault(error, errors)) is not None:
-                raise told from error
+            _give_up(response, error, errors)
             raise
         response.release(DRAIN_S)
         return [answer]
@@ -128,9 +126,7 @@ class OpenAIProvider:
                 async for batch in ChunkReader(request, errors, self._trailer_s).batches(response):
                     yield batch
         except BaseException as error:
-            response.close()
-            if (told := _read_fault(error, errors)) is not None:
-                raise told from error
+            _give_up(response, error, errors)
             raise
         response.release(DRAIN_S)
 
@@ -213,13 +209,13 @@ def _send_fault(error: Exception, errors: ErrorReader) -> UpstreamError:
     return read_transport_error(error, errors)
 
 
-def _read_fault(error: BaseException, errors: ErrorReader) -> UpstreamError | None:
-    """Tell what went wrong while an answer was read; None: it is told already, or nobody's fault."""
+def _give_up(response: Answer, error: BaseException, errors: ErrorReader) -> None:
+    """Close an answer that was not read to its end; raises the fault of the upstream's, if it is one."""
+    response.close()
     if isinstance(error, HttpFault | OSError):
-        return read_transport_error(error, errors)
+        raise read_transport_error(error, errors) from error
     if isinstance(error, RecursionError):
-        return errors.fault("malformed", "the upstream's JSON is nested beyond reason")
-    return None
+        raise errors.fault("malformed", "the upstream's JSON is nested beyond reason") from error
 
 
 async def _json_body(response: Answer, errors: ErrorReader) -> Any:
