@@ -227,7 +227,7 @@ def _announce(url: str) -> None:
 
 def _say(line: str) -> None:
     """Tell whoever started it; in one write, or the log's thread could come before the end of the line."""
-    print(f"{line}\n", end="", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{line}\n")  # its buffer is a line's
 
 
 def run_simulate(args: argparse.Namespace) -> int:
