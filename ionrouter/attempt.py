@@ -47,7 +47,7 @@ from ionrouter.schema.events import (
 from ionrouter.schema.json import dumps
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.usage import Cost, Usage
-from ionrouter.upstream import opened
+from ionrouter.upstream import Upstream
 
 MAX_HELD_BYTES = 64 * 1024
 CONNECT_RETRY_JITTER_S = 0.25  # a fresh connection either works at once or the next endpoint is the answer
@@ -89,7 +89,7 @@ class Attempt:
         flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
         self._flight, failure = flight, client_left()  # unless something else ends it
         try:
-            async with opened(self, self._parts.deadlines) as source:
+            async with Upstream(self, self._parts.deadlines) as source:
                 while (batch := await source.next()) is not None:
                     if out := self._taken(batch, flight):
                         yield out

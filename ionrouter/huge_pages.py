@@ -7,7 +7,6 @@ addresses of. Most systems give huge pages only to who asks for them (`madvise` 
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import time
@@ -43,15 +42,17 @@ def _adopt_twice() -> None:
 
 def adopt() -> int:
     """Move what is resident of the heap onto huge pages; returns its bytes, 0 where the system has none."""
+    try:
+        heap = list(_heap())
+    except OSError:
+        return 0  # no such file: another system
     import ctypes  # a start needs none of it
 
-    madvise = ctypes.CDLL(None).madvise
-    moved = 0
-    with contextlib.suppress(OSError):
-        for start, num_bytes in list(_heap()):
-            place, length = ctypes.c_void_p(start), ctypes.c_size_t(num_bytes)
-            if madvise(place, length, ctypes.c_int(_MADV_COLLAPSE)) == 0:
-                moved += num_bytes
+    madvise, moved = ctypes.CDLL(None).madvise, 0
+    for start, num_bytes in heap:
+        place, length = ctypes.c_void_p(start), ctypes.c_size_t(num_bytes)
+        if madvise(place, length, ctypes.c_int(_MADV_COLLAPSE)) == 0:
+            moved += num_bytes
     return moved
 
 

@@ -187,8 +187,3 @@ class Upstream:
 
 def _timed_out(what: str) -> UpstreamError:
     return UpstreamError(FailureClass.TRANSIENT, what, code="timeout", error_type="timeout")
-
-
-def opened(work: Work, deadlines: Deadlines | None = None) -> Upstream:
-    """Open, and close whatever happens: for `async with`. `deadlines`: those of others beside it."""
-    return Upstream(work, Deadlines() if deadlines is None else deadlines)

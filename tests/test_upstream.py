@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from ionrouter.alarm import Deadlines
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.schema.events import ChoiceDelta, Chunk, Lane, ProviderBatch, ProviderEvent, Taker
-from ionrouter.upstream import opened
+from ionrouter.upstream import Upstream
 
 PIECE = Chunk((ChoiceDelta(0, {"content": "x"}),))
 REFUSED = UpstreamError(FailureClass.TRANSIENT, "refused", code="connect_error")
@@ -66,7 +67,7 @@ class Work:
 
 async def read(work: Work) -> list[ProviderEvent]:
     got = []
-    async with opened(work) as upstream:
+    async with Upstream(work, Deadlines()) as upstream:
         while (batch := await upstream.next()) is not None:
             got += batch
     return got
