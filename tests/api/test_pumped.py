@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -106,13 +107,17 @@ async def test_a_pumped_stream_is_the_same_byte_for_byte(
 
 
 async def asked(w: World, version: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Ask over a plain socket that holds little and is closed after the answer."""
+    """Ask over a plain socket that holds little, in the kernel too, and is closed after the answer."""
     body = json.dumps(HI).encode()
     head = (
         f"POST /api/v1/chat/completions HTTP/{version}\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    reader, writer = await asyncio.open_connection(w.server.host, w.server.port, limit=1024)
+    plain = socket.socket()
+    plain.setblocking(False)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    await asyncio.get_running_loop().sock_connect(plain, (w.server.host, w.server.port))
+    reader, writer = await asyncio.open_connection(sock=plain, limit=1024)
     writer.write(head.encode() + body)
     return reader, writer
 
@@ -233,7 +238,7 @@ async def eventually(is_so: Callable[[], object]) -> None:
 async def test_a_client_that_reads_nothing_holds_the_upstream_and_loses_nothing(tmp_path: Path) -> None:
     go = threading.Event()
     few = [step for i in range(20) for step in (chunk({"content": f"{i:06} "}), Wait(0.002))]
-    many = [chunk({"content": f"{i:06} " + "x" * 5000}) for i in range(20, 4000)]
+    many = [chunk({"content": f"{i:06} " + "x" * 20_000}) for i in range(20, 4000)]
     async with world(tmp_path) as w:
         w.up.default = paced([*few, WaitFor(go), *many, chunk({}, "stop"), DONE])
         reader, writer = await asked(w, "1.0")
@@ -243,7 +248,7 @@ async def test_a_client_that_reads_nothing_holds_the_upstream_and_loses_nothing(
         while (now := w.up.requests[0].sent_bytes) != before or not w.routes.refused:
             before = now
             await asyncio.sleep(0.2)
-        assert now < 15_000_000  # of 20 MB: the rest waits at the upstream
+        assert now < 60_000_000  # of 80 MB: what kernels' buffers do not hold waits at the upstream
         told = (await rest_of(reader, writer))[1].decode()
         words = content(told).replace("x", "").split()
         assert words == [f"{i:06}" for i in range(4000)]
