@@ -34,9 +34,6 @@ from ionrouter.store.writer import Write, Writer
 _log = structlog.get_logger(__name__)
 
 MAX_RECENT = 1024
-# Beside so many others or more, requests end together: to wait for one commit of all costs less than rows
-# that the writer's thread commits later, while everybody wants the interpreter.
-MANY = 3
 BEGUN_S = 0.05  # what ends sooner never has a row that says it runs
 FORGET_EVERY_S = 60.0
 MAX_COMMIT_S = 1.0  # a disk slower than this delays no answer
@@ -147,7 +144,7 @@ class Ledger:
     def end(self, record: RequestRecord, client: Client) -> None:
         """Note how a request ended, book its cost, and queue its row for the next commit.
 
-        Where few run its row is safe in the journal meanwhile, and nobody waits for the commit.
+        Mostly its row is safe in the journal meanwhile, and nobody waits for the commit.
         """
         running = self._running.pop(record.id, None)
         done = generation.ended(record, client, self._name)
@@ -161,7 +158,7 @@ class Ledger:
         if running is not None and running.input is not None and running.assembly is not None:
             words = _words(done, running.input, running.assembly)
             commit = self.writer.put([*generation.book([done]), words], turn)
-        elif len(self._running) < MANY and (entry := self._journal(done)):
+        elif entry := self._journal(done):
             self.writer.put_lazily((), turn, done, entry)
             return
         else:
