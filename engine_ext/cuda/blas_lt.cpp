@@ -56,17 +56,18 @@ struct BlasLt::Library {
     std::unique_ptr<AlgorithmTrial> algorithm;
     bool scales_rows = false;
   };
-  enum class Kind : uint8_t { bf16, float32, e4m3, e4m3_float32 };  // float32: of y; e4m3: of x and w
-  using Key = std::tuple<int64_t, int64_t, int64_t, Kind>;          // m, n, k
+  // float32: of y; e4m3: of x and w; added: to a float32 y
+  enum class Kind : uint8_t { bf16, float32, added, e4m3, e4m3_float32 };
+  using Key = std::tuple<int64_t, int64_t, int64_t, Kind>;  // m, n, k
 
   explicit Library(const std::string& path);
   ~Library();
 
   static bool is_e4m3(Kind kind) { return kind == Kind::e4m3 || kind == Kind::e4m3_float32; }
-  static bool is_float32(Kind kind) { return kind == Kind::float32 || kind == Kind::e4m3_float32; }
+  static bool is_float32(Kind kind) { return kind != Kind::bf16 && kind != Kind::e4m3; }
   ProductScales run_e4m3(Kind kind, void* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m,
                          int64_t n, int64_t k, cudaStream_t stream);
-  void run(Plan& use, void* y, const void* x, const void* w, cudaStream_t stream);
+  void run(Plan& use, void* y, const void* x, const void* w, cudaStream_t stream, float beta = 0.0f);
   // The scales are those of e4m3: the library wants to see some when it chooses.
   Plan& plan(int64_t m, int64_t n, int64_t k, Kind kind, const float* x_scales = nullptr,
              const float* w_scales = nullptr);
@@ -136,6 +137,11 @@ void BlasLt::matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, in
   library_->run(library_->plan(m, n, k, Library::Kind::float32), y, x, w, stream);
 }
 
+void BlasLt::add_matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, int64_t m, int64_t n,
+                        int64_t k, cudaStream_t stream) {
+  library_->run(library_->plan(m, n, k, Library::Kind::added), y, x, w, stream, 1.0f);
+}
+
 ProductScales BlasLt::matmul(__nv_bfloat16* y, const QuantisedRows& x, const QuantisedRows& w, int64_t m,
                              int64_t n, int64_t k, cudaStream_t stream) {
   return library_->run_e4m3(Library::Kind::e4m3, y, x, w, m, n, k, stream);
@@ -165,10 +171,10 @@ void BlasLt::Library::destroy(const Plan& plan) {
   for (const cublasLtMatrixLayout_t layout : {plan.w, plan.x, plan.y}) layout_destroy_(layout);
 }
 
-void BlasLt::Library::run(Plan& use, void* y, const void* x, const void* w, cudaStream_t stream) {
-  const float one = 1.0f, zero = 0.0f;
+void BlasLt::Library::run(Plan& use, void* y, const void* x, const void* w, cudaStream_t stream, float beta) {
+  const float one = 1.0f;
   use.algorithm->run(stream, [&](const cublasLtMatmulAlgo_t& algorithm) {
-    check_blas(matmul_(handle_, use.operation, &one, w, use.w, x, use.x, &zero, y, use.y, y, use.y,
+    check_blas(matmul_(handle_, use.operation, &one, w, use.w, x, use.x, &beta, y, use.y, y, use.y,
                        &algorithm, workspace_, kWorkspaceBytes, stream),
                "matmul");
   });

@@ -26,6 +26,9 @@ class BlasLt {
               int64_t k, cudaStream_t stream);
   void matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, int64_t m, int64_t n, int64_t k,
               cudaStream_t stream);
+  // y += x * w^T: a float32 sum is rounded once.
+  void add_matmul(float* y, const __nv_bfloat16* x, const __nv_bfloat16* w, int64_t m, int64_t n, int64_t k,
+                  cudaStream_t stream);
   // Codes of e4m3, each row of x and of w with its scale; n and k are multiples of 16. Gives the scales that
   // are not in y yet: the library can scale by rows on sm_90 alone, and only many rows gain by it (decision
   // 44).

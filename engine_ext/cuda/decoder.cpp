@@ -14,6 +14,8 @@ constexpr int64_t kRowUnit = 128;  // large passes are rounded up to it, so that
 constexpr int64_t kStreamedRows = 128;   // beyond, the library is faster (decision 49)
 constexpr int64_t kExactRows = 256;      // up to so many rows each number of rows has its own plan
 constexpr int64_t kFusedQkvRows = 1280;  // so many to rotate at least, or the library and a kernel are faster
+// From so many of both on the library's product adds to the residual stream itself (decision 61).
+constexpr int64_t kAddedRows = 4096, kAddedHidden = 2048;
 constexpr int64_t kMostEmpty = 8;        // of a tile of kPromptTileRows, in a pass of no more than those
 constexpr int64_t kLaunchPieces = 4096;  // of decode rows: with more, one launch keeps any device busy
 constexpr int64_t kLeastUnneeded = 64;   // rows that the last layer leaves out, or picking costs more
@@ -85,7 +87,8 @@ struct Decoder::Layout {
                   hidden = config.hidden_size;
     const int64_t units = int64_t{config.num_heads};  // at least the units of attention
     x = take(rows * hidden * static_cast<int64_t>(sizeof(float)));
-    picked = take(int64_t{std::max(limits.max_logit_rows, 1)} * hidden * static_cast<int64_t>(sizeof(float)));
+    picked =
+        take(rounded_rows(std::max(limits.max_logit_rows, 1)) * hidden * static_cast<int64_t>(sizeof(float)));
     normed = take(rows * hidden * half);
     qkv = take(rows * config.qkv_size() * half);
     mixed = take(rows * config.q_size() * half);
@@ -320,6 +323,20 @@ bool Decoder::is_fused_qkv(const DecoderBatch& batch) const {
          !model_.config().is_kv_e4m3;
 }
 
+// The residual stream takes the product of a branch's last matrix, w [hidden, k]; normed_: the norm of what
+// that comes to. Of many rows the library's product adds by itself, and the norm reads and writes less.
+void Decoder::add_branch(const LastRows& at, const bf16* branch, const bf16* w, int64_t k, const float* norm,
+                         cudaStream_t stream) {
+  const int64_t hidden = model_.config().hidden_size;
+  const float eps = model_.config().rms_eps;
+  if (at.count >= kAddedRows && hidden >= kAddedHidden) {
+    model_.blas().add_matmul(at.x, branch, w, rounded_rows(at.count), hidden, k, stream);
+    return rms_norm(normed_, at.x, norm, at.count, hidden, eps, stream);
+  }
+  multiply(normed_, branch, w, at.count, hidden, k, stream);
+  add_rms_norm(normed_, at.x, normed_, norm, at.count, hidden, eps, stream);
+}
+
 Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t stream) {
   const Config& config = model_.config();
   const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
@@ -337,8 +354,7 @@ Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t 
     const bool is_last = i + 1 == config.num_layers;
     if (is_last) at = pick_rows(batch, stream);
     if (at.count == 0) break;
-    multiply(normed_, at.mixed, layer.o.bf16(), at.count, hidden, config.q_size(), stream);
-    add_rms_norm(normed_, at.x, normed_, layer.ffn_norm, at.count, hidden, config.rms_eps, stream);
+    add_branch(at, at.mixed, layer.o.bf16(), config.q_size(), layer.ffn_norm, stream);
     if (is_fused(at.count)) {
       prompt_gated(gated_, prompt_view_, model_.tiled_layer(i).gate_up.values, at.count, 2 * ffn, hidden,
                    prompt_clusters_, stream);
@@ -346,10 +362,11 @@ Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t 
       multiply(gate_up_, normed_, layer.gate_up.bf16(), at.count, 2 * ffn, hidden, stream);
       silu_mul(gated_, gate_up_, at.count, ffn, stream);
     }
-    multiply(normed_, gated_, layer.down.bf16(), at.count, hidden, ffn, stream);
-    if (is_last) break;
-    add_rms_norm(normed_, x_, normed_, model_.layer(i + 1).attn_norm, at.count, hidden, config.rms_eps,
-                 stream);
+    if (is_last) {
+      multiply(normed_, gated_, layer.down.bf16(), at.count, hidden, ffn, stream);
+    } else {
+      add_branch(at, gated_, layer.down.bf16(), ffn, model_.layer(i + 1).attn_norm, stream);
+    }
   }
   return at;
 }

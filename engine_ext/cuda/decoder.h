@@ -96,6 +96,8 @@ class Decoder {
                      const RopeKvArgs* rope, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,
                 cudaStream_t stream);
+  void add_branch(const LastRows& at, const bf16* branch, const bf16* w, int64_t k, const float* norm,
+                  cudaStream_t stream);
   ProductScales multiply_quantised(bf16* y, const Matrix& w, int64_t rows, int64_t n, int64_t k,
                                    cudaStream_t stream);
 

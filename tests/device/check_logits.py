@@ -10,18 +10,20 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import reference
 import torch
 from ion_cuda import Library, Model, Shape
 from precisions import CHECKED, has_fp8_kv, matrix_precision
-from shapes import SMALL
+from shapes import LARGE, SMALL, WIDE
 
 # Where prompts' pieces are cut, on Hopper, and where rotation is a part of a product.
 LONG, LONG_CHUNKS = 2100, (16, 70, 160, 1300)
 LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 777, LONG)
+# Of LARGE alone: as many rows as are added by themselves, and few.
+ADDED, ADDED_CHUNKS = 4300, (4200,)
 REPEATED = 777  # as long or longer: computed twice, to the same bits
 CHUNKS = (1, 7, 16, 30, 64, 70, 100, 160, 240, 512, 1300)
 PORTABLE_CHUNKS = (16, 100, 512)  # of the kernels for all cards: only prompts have their own
@@ -41,14 +43,15 @@ OTHERS = (
     ("fp8-kv8-head8", "whole tiles, small"),
     ("bf16-head8", "whole tiles, small"),
     ("fp8-head8", "whole tiles, split and stream-K"),
+    ("bf16", WIDE),
 )
 
 
 def check(library: Library, blaslt: str | None, asked: Iterable[tuple[str, str]]) -> bool:
-    """Print lines for each precision and shape of SMALL; whether all held."""
+    """Print lines for each precision and shape; whether all held."""
     is_good = True
     for precision, name in asked:
-        shape = SMALL[name]
+        shape = (SMALL | LARGE)[name]
         model = Model(library, shape, blaslt, precision)
         weights = reference.fill(model, seed=len(name))
         title = f"{name}, {precision}"
@@ -76,6 +79,20 @@ def can_stream(shape: Shape, precision: str) -> bool:
     sizes = (shape.q_size + 2 * shape.kv_size, shape.hidden_size, 2 * shape.ffn_size, shape.vocab_size)
     width = 128 if matrix_precision(precision) == "fp8" else 64
     return all(size % 128 == 0 for size in sizes) and shape.q_size % width == shape.ffn_size % width == 0
+
+
+def lengths_of(shape: Shape) -> tuple[int, ...]:
+    return (*LENGTHS, ADDED) if shape in LARGE.values() else LENGTHS
+
+
+def chunks_of(length: int, *, streams: bool) -> Iterator[int]:
+    """How a sequence's tokens are cut."""
+    if length == ADDED:
+        yield from ADDED_CHUNKS
+        return
+    for chunk in CHUNKS if streams else PORTABLE_CHUNKS:
+        if (chunk <= length or chunk == 512) and (length != LONG or chunk in LONG_CHUNKS):
+            yield chunk
 
 
 class Distance:
@@ -114,16 +131,14 @@ def check_model(model: Model, weights: reference.Weights, name: str, *, streams:
     """One line: the errors of the worst row and of all, and whether a second run gave the same bits."""
     shape, rng, is_same = model.shape, random.Random(name), True
     card, rounded, unquantised = Distance(), Distance(), Distance()
-    for length in LENGTHS:
+    for length in lengths_of(shape):
         ids = [rng.randrange(shape.vocab_size) for _ in range(length)]
         wanted = reference.logits(weights, ids)
         if model.precision != "bf16":
             as_rounded = reference.logits(weights, ids, is_rounded=True)
         if weights.has_fp8_kv:
             with_bf16_kv = reference.logits(replace(weights, has_fp8_kv=False), ids)
-        for chunk in CHUNKS if streams else PORTABLE_CHUNKS:
-            if (chunk > length and chunk != 512) or (length == LONG and chunk not in LONG_CHUNKS):
-                continue
+        for chunk in chunks_of(length, streams=streams):
             got = torch.frombuffer(model.logits(ids, chunk, streams=streams), dtype=torch.float32)
             if length >= REPEATED:
                 again = torch.frombuffer(model.logits(ids, chunk, streams=streams), dtype=torch.float32)

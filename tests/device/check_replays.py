@@ -18,12 +18,10 @@ from collections.abc import Sequence
 import reference
 from drive import generate, runner_for
 from ion_cuda import CSample, Library, Model, Runner, Sampling, Shape
-from precisions import CHECKED, has_fp8_kv
+from precisions import CHECKED
 
 SHAPE = Shape(2, 512, 8, 2, 128, 1024, 1024, has_qkv_bias=True)
 REPLAYS = {1: 400, 8: 400, 40: 200, 100: 100, 260: 30}  # by sequences
-# With an fp8 KV cache only attention is other code: half as often, but where it is few already.
-KV_REPLAYS = {1: 200, 8: 200, 40: 100, 100: 50, 260: 30}
 # Beside four sequences one prompt in chunks: its pieces are cut more and more, and merge together.
 LONG, CHUNK, LONG_REPLAYS = 8000, 60, 20
 LONGEST_S = 30.0  # of one line: more would be a hang
@@ -94,7 +92,7 @@ def main() -> int:
         model = Model(library, SHAPE, None, precision)
         reference.fill(model, seed=3)
         model.tile()
-        for count, times in (KV_REPLAYS if has_fp8_kv(precision) else REPLAYS).items():
+        for count, times in REPLAYS.items():
             found = replay(model, count, times)
             is_good = told(precision, f"{count} sequences", times, found) and is_good
         found = replay(model, 4, LONG_REPLAYS, long=LONG, budget=CHUNK)

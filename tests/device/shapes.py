@@ -20,6 +20,10 @@ SMALL = {
     "head_dim 96": Shape(2, 768, 8, 4, 96, 1024, 1000),
 }
 
+# Wide enough for a product of many rows to add to the residual stream by itself.
+WIDE = "whole tiles, wide"
+LARGE = {WIDE: Shape(2, 2048, 16, 4, 128, 2048, 1024, has_qkv_bias=True)}
+
 JUDGED = {
     "qwen2.5-7b": Shape(28, 3584, 28, 4, 128, 18944, 152064, has_qkv_bias=True),
     "llama-3.1-8b": Shape(32, 4096, 32, 8, 128, 14336, 128256, rms_eps=1e-5, rope_theta=5e5),

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "async.cuh"
 #include "attention_decode.h"
 #include "box_view.h"
 #include "check.h"
@@ -14,7 +15,6 @@
 #include "decode_task.cuh"
 #include "pdl.cuh"
 #include "ring_tile.cuh"
-#include "wgmma.cuh"
 
 namespace ion::cuda {
 namespace {

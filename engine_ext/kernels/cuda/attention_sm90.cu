@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "async.cuh"
 #include "attention_sm90_feed.cuh"
 #include "attention_sm90_rows.cuh"
 #include "attention_units.cuh"
@@ -17,7 +18,6 @@
 #include "check.h"
 #include "kernels.h"
 #include "pdl.cuh"
-#include "wgmma.cuh"
 
 namespace ion::cuda {
 namespace {

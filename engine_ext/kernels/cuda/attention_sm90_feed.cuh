@@ -5,10 +5,10 @@
 
 #include <cuda.h>
 
+#include "async.cuh"
 #include "attention_units.cuh"
 #include "kernels.h"
 #include "pdl.cuh"
-#include "wgmma.cuh"
 
 namespace ion::cuda {
 

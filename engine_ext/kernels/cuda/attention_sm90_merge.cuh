@@ -40,8 +40,7 @@ struct CutRows {
 };
 
 // This part's share of the warp's rows, all parts in order, over their common maxima: row r to dst + to[r /
-// 8] of lane 4 (r % 8), nowhere where that is -1. A lane finds what one part weighs; the sums of kRows rows
-// of kParts parts are on their way together.
+// 8] of lane 4 (r % 8), nowhere where that is -1. A lane finds what one part weighs.
 template <int D>
 __device__ void merge_cuts(bf16* dst, const CutRows<D>& rows, const int64_t (&to)[2]) {
   constexpr int kDims = D / kWarp, kRows = 4, kParts = 6;
@@ -62,29 +61,10 @@ __device__ void merge_cuts(bf16* dst, const CutRows<D>& rows, const int64_t (&to
       weight[r] = power_of_2(left[r].x - warp_max(left[r].x));
       weight[r] /= warp_sum(left[r].y * weight[r]);
     }
-#pragma unroll 1
-    for (int part = 0; part < num_parts; part += kParts) {
-      Run found[kParts][kRows];
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        const float* sums = rows.sums(min(part + p, num_parts - 1)) + lane * kDims;
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          found[p][r] = __ldcg(reinterpret_cast<const Run*>(sums + min(row + r, end - 1) * D));
-        }
-      }
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          const float of_part = __shfl_sync(0xffffffffu, weight[r], part + p);
-          const float factor = part + p < num_parts ? of_part : 0.0f;
-          const auto* values = reinterpret_cast<const float*>(&found[p][r]);
-#pragma unroll
-          for (int i = 0; i < kDims; ++i) acc[r][i] = fmaf(values[i], factor, acc[r][i]);
-        }
-      }
-    }
+    add_parts<kParts>(acc, weight, num_parts, [&](float (&values)[kDims], int part, int r) {
+      const float* sums = rows.sums(part) + lane * kDims + min(row + r, end - 1) * D;
+      reinterpret_cast<Run&>(values) = __ldcg(reinterpret_cast<const Run*>(sums));
+    });
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int64_t upper = __shfl_sync(0xffffffffu, to[0], (row + r) % 8 * 4);

@@ -47,8 +47,7 @@ class Rows {
         args_(args),
         cuts_(cuts),
         group_(static_cast<int>(threadIdx.x) / 128 - 1),
-        scale_(args.scale * kLog2E),
-        zero_(args.window >> 31) {
+        scale_(args.scale * kLog2E) {
     clear();
   }
 
@@ -88,6 +87,24 @@ class Rows {
     int64_t to[2];
   };
 
+  // Row r of this thread's two among the packed rows of a piece.
+  __device__ int packed_row(const PrefillTask& task, int r) const {
+    const int warp = threadIdx.x / kWarp % 4, lane = threadIdx.x % kWarp;
+    return task.first_packed + group_ * kGroupRows + warp * 16 + lane / 4 + 8 * r;
+  }
+
+  __device__ Result result_of(const PrefillTask& task) const {
+    Result result;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int packed = packed_row(task, r), token = packed / task.unit.num_heads;
+      const int head = task.unit.first_head + packed % task.unit.num_heads;
+      const int64_t row = task.span.first_row + token;
+      result.to[r] = token < task.span.count ? (row * args_.num_heads + head) * D : -1;
+    }
+    return result;
+  }
+
   // The scores of this tile to weights, while the last one's values are added up. (That the compiler leaves
   // the wait for the values behind the weighing, it owes to the branches in there.)
   __device__ void multiply_and_weigh(float (&shrink)[2]) {
@@ -116,7 +133,7 @@ class Rows {
     product_wait<0>();
     hold(out_);
     if constexpr (kIsCut) {
-      leave(result, sum);
+      leave(sum);
     } else {
       store(result, sum);
     }
@@ -145,7 +162,6 @@ class Rows {
     const PrefillTask& task = *tiles_.task(piece_.index);
     const Span span = task.span;
     if (span.count == 0) return false;
-    const int warp = threadIdx.x / kWarp % 4, lane = threadIdx.x % kWarp;
     const int base = task.first_packed + group_ * kGroupRows, heads = task.unit.num_heads;
     const int last = span.count - 1;
     tile_ = task.first_tile;
@@ -154,15 +170,11 @@ class Rows {
     whole_from_ = first_seen(span.start + min(last, (base + kGroupRows - 1) / heads), args_.window);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int packed = base + warp * 16 + lane / 4 + 8 * r, token = packed / heads;
-      const int head = task.unit.first_head + packed % heads;
-      const int64_t row = span.first_row + token;
-      result_.to[r] = token <= last ? (row * args_.num_heads + head) * D : -1;
-      high_[r] = span.start + min(last, token);
-      low_[r] = first_seen(high_[r], args_.window);
+      high_[r] = span.start + min(last, packed_row(task, r) / heads);
       m_[r] = -INFINITY;
       l_[r] = 0.0f;
     }
+    if constexpr (!kIsCut) result_ = result_of(task);
     return true;
   }
 
@@ -197,8 +209,8 @@ class Rows {
   // row: one that is weighed again for another's sake gets the same weights.
   __device__ void weigh(float (&shrink)[2]) {
     const int token = tile_ * kTokens;
-    if (token + kTokens - 1 > whole_to_) hide(token, high_, [](int at, int limit) { return at > limit; });
-    if (token < whole_from_) hide(token, low_, [](int at, int limit) { return at < limit; });
+    if (token + kTokens - 1 > whole_to_) hide(token, [](int at, int limit) { return at > limit; });
+    if (token < whole_from_) hide(token + args_.window - 1, [](int at, int limit) { return at < limit; });
     shrink[0] = shrink[1] = 1.0f;
     float sum[2];
     if (!any(m_[0] == -INFINITY || m_[1] == -INFINITY)) {
@@ -249,11 +261,11 @@ class Rows {
     shrink = power_of_2(before - base);
   }
 
-  // What a row's limit hides of the tile that begins with this token.
+  // What is hidden of the tile: is_hidden(a column, the row's last token), both counted from this token on.
   template <typename Hidden>
-  __device__ void hide(int token, const int (&limit)[2], Hidden is_hidden) {
+  __device__ void hide(int token, Hidden is_hidden) {
     const int first = token + 2 * (static_cast<int>(threadIdx.x) % 4);
-    const int from_first[2] = {limit[0] - first, limit[1] - first};
+    const int from_first[2] = {high_[0] - first, high_[1] - first};
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) {
       if (is_hidden(i / 4 * 8 + i % 2, from_first[i / 2 % 2])) scores_[i] = -INFINITY;
@@ -275,10 +287,11 @@ class Rows {
   // one set of registers for both, find it written while products of the last weights are under way, and do
   // all products one by one.
   __device__ void pass_weights() {
+    const uint32_t zero = args_.window >> 31;  // which the compiler does not know
 #pragma unroll
     for (int step = 0; step < kTokens / 16; ++step) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) weights_[step][i] = next_weights_[step][i] ^ zero_;
+      for (int i = 0; i < 4; ++i) weights_[step][i] = next_weights_[step][i] ^ zero;
     }
   }
 
@@ -304,10 +317,11 @@ class Rows {
     }
   }
 
-  // Of one of several cuts.
-  __device__ void leave(const Result& result, const float (&sum)[2]) const {
+  // Of one of several cuts. Where rows go is asked only now: registers are full before.
+  __device__ void leave(const float (&sum)[2]) const {
     const int lane = threadIdx.x % kWarp, warp = group_ * kGroupWarps + threadIdx.x / kWarp % kGroupWarps;
-    const CutRows<D> rows(args_, *tiles_.task(piece_.index), cuts_, warp);
+    const PrefillTask& task = *tiles_.task(piece_.index);
+    const CutRows<D> rows(args_, task, cuts_, warp);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r;
@@ -321,7 +335,7 @@ class Rows {
       }
     }
     cluster_sync();  // threads that are gone are not waited for
-    merge_cuts<D>(args_.dst, rows, result.to);
+    merge_cuts<D>(args_.dst, rows, result_of(task).to);
   }
 
   const Tiles<D>& tiles_;
@@ -329,12 +343,11 @@ class Rows {
   const int cuts_;
   const int group_;
   const float scale_;
-  const uint32_t zero_;  // which the compiler does not know
   Stage piece_{0};
   Stage turn_{0};
   int tile_, last_tile_;
   int whole_from_, whole_to_;  // every row of the group sees these tokens
-  int low_[2], high_[2];       // what this thread's rows see
+  int high_[2];                // the last tokens that this thread's rows see
   Result result_;
   float m_[2], l_[2];
   float out_[D / 2];

@@ -78,6 +78,34 @@ __device__ __forceinline__ bool is_last_to_arrive(uint32_t* arrived, int num_par
   return is_last;
 }
 
+// To the sums of kRows rows of a head's dims, by a warp, what `count` parts found, in their order, times what
+// lane p says that part p weighs. kParts of them are on their way together: they come from L2, and one after
+// the other would take longer than what they are the parts of. find(values, part, row) fetches some.
+template <int kParts, int kRows, int kDims, typename Find>
+__device__ __forceinline__ void add_parts(float (&acc)[kRows][kDims], const float (&weight)[kRows], int count,
+                                          Find find) {
+#pragma unroll 1
+  for (int first = 0; first < count; first += kParts) {
+    float found[kParts][kRows][kDims] = {};
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (first + p < count) find(found[p][r], first + p, r);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float of_part = __shfl_sync(0xffffffffu, weight[r], (first + p) % kWarp);
+#pragma unroll
+        for (int i = 0; i < kDims; ++i) acc[r][i] = fmaf(found[p][r][i], of_part, acc[r][i]);
+      }
+    }
+  }
+}
+
 // Calls launch(the size, a compile-time constant).
 template <typename F>
 void for_head_dim(int32_t head_dim, F launch) {

@@ -29,16 +29,15 @@ struct RowParts {
 };
 
 // The parts of a row, in order, over the sums' common maximum, by kThreads threads: a warp for a head. What
-// the parts weigh is found for 32 of them at once, a lane each, and of their sums kAtOnce are on their way
-// together: both come from L2, and one after the other they would take longer than the pieces.
+// the parts weigh is found for 32 of them at once, a lane each.
 template <int D, int kThreads>
 __device__ void merge_parts(bf16* dst, const RowParts<D>& row, int num_parts, int num_heads) {
-  constexpr int kDims = D / kWarp, kAtOnce = 8;
+  constexpr int kDims = D / kWarp, kParts = 8;
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             warp = static_cast<int>(threadIdx.x) % kThreads / kWarp;
 #pragma unroll 1
   for (int head = warp; head < num_heads; head += kThreads / kWarp) {
-    float m = -INFINITY, l = 0.0f, acc[kDims] = {};
+    float m = -INFINITY, l = 0.0f, acc[1][kDims] = {};
 #pragma unroll 1
     for (int first = 0; first < num_parts; first += kWarp) {
       const float* part = row.first + first * row.stride;
@@ -46,32 +45,20 @@ __device__ void merge_parts(bf16* dst, const RowParts<D>& row, int num_parts, in
       const float* own = part + min(lane, count - 1) * row.stride + head;
       const float own_m = lane < count ? __ldcg(own) : -INFINITY, own_l = __ldcg(own + num_heads);
       const float now = fmaxf(m, warp_max(own_m)), base = now == -INFINITY ? 0.0f : now;
-      const float weight = power_of_2(own_m - base), shrink = power_of_2(m - base);
+      const float weight[1] = {power_of_2(own_m - base)}, shrink = power_of_2(m - base);
       m = now;
-      l = l * shrink + warp_sum(own_l * weight);
+      l = l * shrink + warp_sum(own_l * weight[0]);
 #pragma unroll
-      for (int i = 0; i < kDims; ++i) acc[i] *= shrink;
+      for (int i = 0; i < kDims; ++i) acc[0][i] *= shrink;
       const float* sums = part + 2 * num_heads + head * D + lane;
-#pragma unroll 1
-      for (int p = 0; p < count; p += kAtOnce) {
-        float found[kAtOnce][kDims];
+      add_parts<kParts>(acc, weight, count, [&](float (&values)[kDims], int of_part, int /*row*/) {
 #pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-#pragma unroll
-          for (int i = 0; i < kDims; ++i)
-            found[j][i] = p + j < count ? __ldcg(sums + (p + j) * row.stride + i * kWarp) : 0.0f;
-        }
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const float of_part = __shfl_sync(0xffffffffu, weight, (p + j) % kWarp);
-#pragma unroll
-          for (int i = 0; i < kDims; ++i) acc[i] = fmaf(found[j][i], of_part, acc[i]);
-        }
-      }
+        for (int i = 0; i < kDims; ++i) values[i] = __ldcg(sums + of_part * row.stride + i * kWarp);
+      });
     }
     const float scale = 1.0f / l;
 #pragma unroll
-    for (int i = 0; i < kDims; ++i) dst[head * D + lane + i * kWarp] = __float2bfloat16(acc[i] * scale);
+    for (int i = 0; i < kDims; ++i) dst[head * D + lane + i * kWarp] = __float2bfloat16(acc[0][i] * scale);
   }
 }
 

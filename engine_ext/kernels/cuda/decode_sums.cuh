@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 
+#include "async.cuh"
 #include "attention_tile.cuh"
 #include "attention_units.cuh"
 #include "vec.cuh"
-#include "wgmma.cuh"
 
 namespace ion::cuda {
 

@@ -11,14 +11,16 @@ namespace ion::cuda {
 // To y [m, n / 2] = silu(gate) * up of pairs of eight weights each.
 class PromptGated {
  public:
-  struct Args {};
+  struct Args {
+    CUtensorMap y;  // in boxes of kStoreRows x kStoreColumns
+  };
   using Ring = PromptRing<kStoreRows * kStoreColumns * 2, 0>;
 
 #if __CUDA_ARCH_FEAT_SM90_ALL
   static __device__ void share(const Args& /*of_output*/, const Ring& /*ring*/) {}
 
-  __device__ PromptGated(const PromptArgs& args, const Args& /*of_output*/, const Ring& ring, int group)
-      : y_(&args.y), lane_(threadIdx.x % kWarp), box_(ring.store_of(group)) {}
+  __device__ PromptGated(const Args& of_output, const Ring& ring, int group)
+      : y_(&of_output.y), lane_(threadIdx.x % kWarp), box_(ring.store_of(group)) {}
 
   __device__ void prepare(int /*first_row*/) {}
 

@@ -17,6 +17,7 @@
 #include "prompt_gemm.h"
 #include "prompt_qkv.cuh"
 #include "prompt_tile.cuh"
+#include "wgmma.cuh"
 
 namespace ion::cuda {
 namespace {
@@ -37,7 +38,7 @@ class Multiplier {
         group_(static_cast<int>(threadIdx.x) / 128 - 1),
         lane_(threadIdx.x % kWarp),
         empty_(shared_of(ring.empty, lane_ % kPromptCluster)),
-        output_(args, of_output, ring, group_) {}
+        output_(of_output, ring, group_) {}
 
   __device__ void run() {
     const PromptTiles tiles;
@@ -168,14 +169,12 @@ ChainLaunch launch_of(int32_t clusters, cudaStream_t stream) {
   return {dim3(clusters * kPromptCluster), dim3(kThreads), Output::Ring::kBytes, stream, kPromptCluster};
 }
 
-// The first m rows of x to y [m, columns of y].
+// The first m rows of x.
 template <typename Output>
-void launch(__nv_bfloat16* y, int64_t columns, const CUtensorMap& x, const void* w, int64_t m, int64_t n,
-            int64_t k, int32_t clusters, cudaStream_t stream, const typename Output::Args& of_output = {}) {
-  if (m == 0) return;
+void launch(const CUtensorMap& x, const void* w, int64_t m, int64_t n, int64_t k, int32_t clusters,
+            cudaStream_t stream, const typename Output::Args& of_output) {
   PromptArgs args{};
   args.x = x;
-  args.y = box_view(y, m, columns, kStoreRows, sizeof(__nv_bfloat16));
   args.w = static_cast<const uint8_t*>(w);
   args.n = static_cast<int32_t>(n);
   args.steps = static_cast<int32_t>(k / kPromptColumns);
@@ -200,16 +199,19 @@ CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
 
 void prompt_gated(__nv_bfloat16* y, const CUtensorMap& x, const void* w, int64_t m, int64_t n, int64_t k,
                   int32_t clusters, cudaStream_t stream) {
-  launch<PromptGated>(y, n / 2, x, w, m, n, k, clusters, stream);
+  if (m == 0) return;
+  launch<PromptGated>(x, w, m, n, k, clusters, stream,
+                      {box_view(y, m, n / 2, kStoreRows, sizeof(__nv_bfloat16))});
 }
 
 void prompt_qkv(const RopeKvArgs& rope, const KvCache& cache, int64_t first, int64_t count,
                 const CUtensorMap& x, const void* w, int64_t m, int64_t k, int32_t clusters,
                 cudaStream_t stream) {
+  if (m == 0) return;
   const int64_t n = int64_t{rope.num_heads + 2 * cache.num_kv_heads} * rope.head_dim;
   for_wide_head_dim(rope.head_dim, [&](auto dim) {
     launch<PromptQkv<dim>>(
-        rope.qkv, n, x, w, m, n, k, clusters, stream,
+        x, w, m, n, k, clusters, stream,
         {rope, cache, static_cast<int32_t>(first), static_cast<int32_t>(count), static_cast<int32_t>(m)});
   });
 }

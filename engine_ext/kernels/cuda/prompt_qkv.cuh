@@ -36,7 +36,7 @@ class PromptQkv {
     }
   }
 
-  __device__ PromptQkv(const PromptArgs& /*args*/, const Args& of_output, const Ring& ring, int group)
+  __device__ PromptQkv(const Args& of_output, const Ring& ring, int group)
       : args_(of_output), lane_(threadIdx.x % kWarp), box_(ring.store_of(group)), norms_(ring.extra) {}
 
   // Loads where this thread's two rows are to go, and the first one's angles; nobody writes those. No load

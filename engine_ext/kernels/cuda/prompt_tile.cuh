@@ -1,12 +1,12 @@
 // A block's share of a product of many rows: its tiles, its shared memory, and the two warps that fetch.
 #pragma once
 
+#include "async.cuh"
 #include "pdl.cuh"
 #include "prompt_gemm.h"
 #include "stream_gemm.h"
 #include "stream_ring.cuh"
 #include "vec.cuh"
-#include "wgmma.cuh"
 
 namespace ion::cuda {
 
@@ -21,7 +21,7 @@ constexpr int kStoreRows = 16;                // of a box of y, a warp's
 constexpr int kStoreColumns = 64;
 
 struct PromptArgs {
-  CUtensorMap x, y;  // in boxes of kPromptRows x kPromptColumns and of kStoreRows x kStoreColumns
+  CUtensorMap x;  // in boxes of kPromptRows x kPromptColumns
   const uint8_t* w;
   int32_t n, steps;                 // steps: k / kPromptColumns
   int32_t row_tiles, weight_tiles;  // of a cluster, 128 rows x 256 weights

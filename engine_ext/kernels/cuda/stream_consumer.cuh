@@ -5,7 +5,7 @@
 
 #include "stream_fetch.cuh"
 #include "vec.cuh"
-#include "wgmma_e4m3.cuh"
+#include "wgmma.cuh"
 
 namespace ion::cuda {
 

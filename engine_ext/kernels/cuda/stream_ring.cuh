@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "async.cuh"
 #include "stream_gemm.h"
-#include "wgmma.cuh"
 
 namespace ion::cuda {
 

@@ -1,237 +1,11 @@
-// Hopper's asynchronous pieces as functions: mbarriers, bulk copies, warpgroup matrix products (PTX ISA 8.0
-// and up).
+// Hopper's warpgroup matrix products as functions (PTX ISA 8.0 and up).
 #pragma once
-
-#include <cuda.h>
 
 #include <cstdint>
 
+#include "async.cuh"
+
 namespace ion::cuda {
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
-}
-
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
-  uint32_t is_over;
-  asm volatile(
-      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
-      : "=r"(is_over)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return is_over != 0;
-}
-
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-  uint32_t is_over;
-  do {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
-        : "=r"(is_over)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  } while (is_over == 0);
-}
-
-// A place in a ring of stages and the parity of its round: what a barrier of whoever waits for it has then.
-struct Stage {
-  uint32_t index = 0, parity;
-
-  __device__ explicit Stage(uint32_t first_parity) : parity(first_parity) {}
-  __device__ void next(uint32_t stages) {
-    if (++index == stages) index = 0, parity ^= 1;
-  }
-  __device__ void skip(uint32_t places, uint32_t stages) {
-    const uint32_t rounds = (index + places) / stages;
-    index += places - rounds * stages;
-    parity ^= rounds & 1;
-  }
-};
-
-__device__ __forceinline__ uint64_t evict_first() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ __forceinline__ uint64_t evict_last() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-#define ION_COPY_BOX(RANK, COORDINATES) \
-  "cp.async.bulk.tensor." RANK          \
-  ".shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {" COORDINATES "}]"
-
-// A box of a view of two dimensions.
-__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, int column, int row,
-                                         uint32_t barrier, uint64_t policy) {
-  asm volatile(ION_COPY_BOX("2d", "%2, %3") ", [%4], %5;" ::"r"(to), "l"(map), "r"(column), "r"(row),
-               "r"(barrier), "l"(policy)
-               : "memory");
-}
-
-// Of four dimensions; `at` from the innermost on.
-__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, const int (&at)[4],
-                                         uint32_t barrier, uint64_t policy) {
-  asm volatile(ION_COPY_BOX("4d", "%2, %3, %4, %5") ", [%6], %7;" ::"r"(to), "l"(map), "r"(at[0]), "r"(at[1]),
-               "r"(at[2]), "r"(at[3]), "r"(barrier), "l"(policy)
-               : "memory");
-}
-#undef ION_COPY_BOX
-
-// One lane of a warp that is together.
-__device__ __forceinline__ bool is_elected() {
-  uint32_t is_it;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}\n" : "=r"(is_it));
-  return is_it != 0;
-}
-
-__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
-                                           uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-      "[%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-
-// The same to this place of every block of the cluster whose bit is set; each one's barrier at this place
-// counts the bytes.
-__device__ __forceinline__ void copy_bytes_to(uint16_t blocks, uint32_t to, const void* from, uint32_t bytes,
-                                              uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
-      "[%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
-      : "memory");
-}
-
-// A box of shared memory to a matrix; what would lie outside is not written. A thread's boxes since its last
-// commit are a group.
-__device__ __forceinline__ void store_box(const CUtensorMap* map, int column, int row, uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
-               "r"(column), "r"(row), "r"(from)
-               : "memory");
-}
-
-__device__ __forceinline__ void store_commit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-// Until all but the last kPending groups of this thread have been read out of shared memory.
-template <int kPending>
-__device__ __forceinline__ void store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
-__device__ __forceinline__ void store_wait() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
-__device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void fence_async_proxy() {
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-
-// Of this thread's writes to its block's shared memory alone; the other one waits for the device's memory.
-__device__ __forceinline__ void fence_async_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-__device__ __forceinline__ void add_release(uint32_t* to, uint32_t value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-
-__device__ __forceinline__ uint32_t load_acquire(const uint32_t* from) {
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-
-// All threads of the cluster's blocks that have not ended meet; what they wrote before, each other's shared
-// memory included, is there afterwards.
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// Whoever waits knows that all the cluster's threads have said so, and nothing of what they wrote.
-__device__ __forceinline__ void cluster_say() {
-  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// The same place of another block of the cluster.
-__device__ __forceinline__ uint32_t shared_of(uint32_t address, uint32_t block) {
-  uint32_t out;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(block));
-  return out;
-}
-
-__device__ __forceinline__ uint32_t block_in_cluster() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-// At a barrier of any block of the cluster. It says that shared memory has been read, and nothing of what was
-// written: to order writes for another block takes a fence of the whole device.
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void store_shared(uint32_t to, const float4& value) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y),
-               "f"(value.z), "f"(value.w)
-               : "memory");
-}
-
-__device__ __forceinline__ void store_shared(uint32_t to, float value) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
-}
-
-__device__ __forceinline__ float4 load_shared(uint32_t from) {
-  float4 value;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(from)
-               : "memory");
-  return value;
-}
-
-// Of the 8 x 8 matrix of 16-bit values that a warp holds, a row in four neighbouring lanes.
-__device__ __forceinline__ uint32_t transposed(uint32_t pair) {
-  uint32_t out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
-  return out;
-}
-
-// Four 8 x 8 matrices of 16-bit values, each held by a warp as above, to shared memory; lane 8 i + j names
-// where row j of matrix i goes.
-__device__ __forceinline__ void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
-               "r"(c), "r"(d)
-               : "memory");
-}
 
 // An operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of eight rows 1024 bytes apart.
 __device__ __forceinline__ uint64_t operand(uint32_t address) {
@@ -274,6 +48,10 @@ __device__ __forceinline__ void hold(uint32_t (&d)[N][4]) {
 template <int N>
 struct Product;
 
+// The same of codes of e4m3: a [64 x 32], b [N x 32].
+template <int N>
+struct ProductE4m3;
+
 // The operand lists, by doubling.
 #define ION_R4 "%0, %1, %2, %3"
 #define ION_R8 ION_R4 ", %4, %5, %6, %7"
@@ -300,26 +78,30 @@ struct Product;
 #define ION_D64(i) ION_D32(i), ION_D32((i) + 32)
 #define ION_D96(i) ION_D64(i), ION_D32((i) + 64)
 #define ION_D128(i) ION_D64(i), ION_D64((i) + 64)
-#define ION_PRODUCT(N, REGISTERS, A, B)                                                         \
-  template <>                                                                                   \
-  struct Product<N> {                                                                           \
-    static __device__ __forceinline__ void add(float (&d)[REGISTERS], uint64_t a, uint64_t b) { \
-      asm volatile(                                                                             \
-          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                            \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" ION_R##REGISTERS         \
-          "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                            \
-          : ION_D##REGISTERS(0)                                                                 \
-          : "l"(a), "l"(b));                                                                    \
-    }                                                                                           \
+#define ION_PRODUCT(NAME, TYPES, LAYOUTS, N, REGISTERS, B)                                                \
+  template <>                                                                                             \
+  struct NAME<N> {                                                                                        \
+    static __device__ __forceinline__ void add(float (&d)[REGISTERS], uint64_t a, uint64_t b) {           \
+      asm volatile(                                                                                       \
+          "{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                                                      \
+          "wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" ION_R##REGISTERS "}, %" #REGISTERS ", %" #B   \
+                                                                             ", p, 1, 1" LAYOUTS ";\n}\n" \
+          : ION_D##REGISTERS(0)                                                                           \
+          : "l"(a), "l"(b));                                                                              \
+    }                                                                                                     \
   };
-ION_PRODUCT(8, 4, 4, 5)
-ION_PRODUCT(16, 8, 8, 9)
-ION_PRODUCT(32, 16, 16, 17)
-ION_PRODUCT(64, 32, 32, 33)
-ION_PRODUCT(96, 48, 48, 49)
-ION_PRODUCT(128, 64, 64, 65)
-ION_PRODUCT(192, 96, 96, 97)
-ION_PRODUCT(256, 128, 128, 129)
+#define ION_PRODUCTS(NAME, TYPES, LAYOUTS)       \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 8, 4, 5)     \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 16, 8, 9)    \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 32, 16, 17)  \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 64, 32, 33)  \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 96, 48, 49)  \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 128, 64, 65) \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 192, 96, 97) \
+  ION_PRODUCT(NAME, TYPES, LAYOUTS, 256, 128, 129)
+ION_PRODUCTS(Product, "k16.f32.bf16.bf16", ", 0, 0")
+ION_PRODUCTS(ProductE4m3, "k32.f32.e4m3.e4m3", "")
+#undef ION_PRODUCTS
 #undef ION_PRODUCT
 
 // The same for attention. scores: d = a b^T where `adds` is 0, else d += a b^T. add_values: d [64 x N] +=
@@ -364,16 +146,6 @@ template <int D>
 __device__ __forceinline__ uint64_t values_operand(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (static_cast<uint64_t>(1024 >> 4) << 16) |
          (static_cast<uint64_t>(D * 16 >> 4) << 32) | (1ull << 62);
-}
-
-template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-template <int kRegisters>
-__device__ __forceinline__ void leave_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 }  // namespace ion::cuda
