@@ -7,9 +7,13 @@ import json
 import resource
 import signal
 import sqlite3
+import threading
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
+
+import pytest
 
 from tests.support.accounts import COST, Bank, bank
 from tests.support.server import CHAT, eventually, headers
@@ -58,6 +62,32 @@ def test_kill_9_keeps_an_answer_that_nobody_had_committed(tmp_path: Path) -> Non
     with bank(tmp_path) as third:  # once
         assert third.server.events("requests_recovered") == []
         assert third.manage(f"/keys/{digest}")["data"]["usage"] == 2 * COST
+
+
+def test_kill_9_in_the_middle_of_many_keeps_every_answer(tmp_path: Path) -> None:
+    answered: list[str] = []
+
+    def ask_on(opened: Bank, key: str) -> None:
+        with contextlib.suppress(OSError, HTTPException):  # killed
+            while True:
+                answered.append(opened.chat(key)[1]["id"])
+
+    with bank(tmp_path) as first:
+        key, digest = first.make_key()
+        threads = [threading.Thread(target=ask_on, args=(first, key)) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(answered) > 300)
+        first.server.process.send_signal(signal.SIGKILL)
+        first.server.wait()
+        for thread in threads:
+            thread.join()
+    with bank(tmp_path) as second:
+        assert second.server.events("requests_recovered")
+        with contextlib.closing(sqlite3.connect(_file(tmp_path))) as file:
+            booked = {name for (name,) in file.execute("SELECT id FROM generation WHERE state = 'finished'")}
+        assert set(answered) <= booked
+        assert second.manage(f"/keys/{digest}")["data"]["usage"] == pytest.approx(len(booked) * COST)
 
 
 def test_a_server_beside_leaves_a_living_ones_journal_alone(tmp_path: Path) -> None:
