@@ -13,20 +13,21 @@ class Alarm:
 
     def __init__(self, ring: Callable[[], object]) -> None:
         self._ring = ring
-        self._deadline: float | None = None
+        # Who has set it may move it on, to later than it was: the timer looks again when it rings.
+        self.deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.loop = asyncio.get_running_loop()  # asked for once: every asking is a system call in Python 3.11
 
     def set(self, delay_s: float | None) -> None:
         """Ring `delay_s` from now, instead of whenever was said before; None: not at all."""
         if delay_s is None:
-            self._deadline = None
+            self.deadline = None
             return
-        self._deadline = self.loop.time() + delay_s
-        if self._timer is not None and self._timer.when() > self._deadline:
+        self.deadline = self.loop.time() + delay_s
+        if self._timer is not None and self._timer.when() > self.deadline:
             self.close()
         if self._timer is None:
-            self._timer = self.loop.call_at(self._deadline, self._look)
+            self._timer = self.loop.call_at(self.deadline, self._look)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -35,10 +36,10 @@ class Alarm:
 
     def _look(self) -> None:
         self._timer = None
-        if self._deadline is None:
+        if self.deadline is None:
             return
-        if self.loop.time() < self._deadline:
-            self._timer = self.loop.call_at(self._deadline, self._look)
+        if self.loop.time() < self.deadline:
+            self._timer = self.loop.call_at(self.deadline, self._look)
         else:
             self._ring()
 

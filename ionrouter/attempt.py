@@ -68,6 +68,7 @@ class Attempt:
         span = errand.request.client.span  # before the clock: a span that began later would end too late
         self._span = None if span is None else span.attempt(errand)
         self._started_at, self._started_wall = parts.clock(), parts.wall()
+        self._taken_at: float | None = None  # when a lane took something last
         self._tally = Tally()
         self._whole: Complete | None = None  # the answer, where it came whole and goes out whole
         self._assembly: Assembly | None = None  # of its pieces, where they go out together
@@ -166,13 +167,14 @@ class Attempt:
         lane = taker.lane(pattern) if taker is not None and self.is_committed else None
         if lane is None:
             return None
-        clock, tally = self._parts.clock, self._tally
+        clock, add_text = self._parts.clock, self._tally.add_text
 
         def counted(text: str, literal: bytes) -> bool:
             now = clock()
             if not lane(text, literal):
                 return False
-            tally.add_text(len(text), now)
+            add_text(len(text), now)
+            self._taken_at = now
             return True
 
         return counted
@@ -325,13 +327,23 @@ class Attempt:
 
     def limit(self) -> tuple[float, str]:
         """Seconds that the next event may take, and what is waited for."""
-        errand, now = self._errand, self._parts.clock()
+        return self._limit(self._parts.clock(), 0.0)
+
+    def left(self) -> tuple[float, str]:
+        """The same less what has been waited since a lane took something; 0 where none did."""
+        if self._taken_at is None:
+            return 0.0, ""
+        now = self._parts.clock()
+        return self._limit(now, now - self._taken_at)
+
+    def _limit(self, now: float, waited_s: float) -> tuple[float, str]:
+        errand = self._errand
         limit_s, timeouts = errand.deadline - now, errand.endpoint.timeouts
         if errand.upstream.stream:
             is_first = self._tally.first_at is None
-            event_s = self._started_at + timeouts.first_token_s - now if is_first else timeouts.inter_token_s
-            if event_s < limit_s:
-                return event_s, "the first token" if is_first else "the next token"
+            whole_s = self._started_at + timeouts.first_token_s - now if is_first else timeouts.inter_token_s
+            if whole_s - waited_s < limit_s:
+                return whole_s - waited_s, "the first token" if is_first else "the next token"
         return limit_s, "a whole answer"
 
     def open(self, taker: Taker) -> AsyncIterator[ProviderEvent | ProviderBatch]:

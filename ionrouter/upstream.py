@@ -36,6 +36,10 @@ class Work(Taker, Protocol):
         """Seconds that the next event may take, and what is waited for."""
         ...
 
+    def left(self) -> tuple[float, str]:
+        """The same less what has been waited since a lane took something; 0 where none did."""
+        ...
+
     def may_reconnect(self, error: BaseException) -> bool:
         """Ask whether another connection may be tried; claims it."""
         ...
@@ -147,18 +151,8 @@ class Upstream:
         return True
 
     def lane(self, pattern: Chunk) -> Lane | None:
-        """The same for texts."""
-        lane, give_time = self._work.lane(pattern), self._give_time
-        if lane is None:
-            return None
-
-        def timed(text: str, literal: bytes) -> bool:
-            if not lane(text, literal):
-                return False
-            give_time()
-            return True
-
-        return timed
+        """The work's: what it takes moves the deadline when that has come, not each time."""
+        return self._work.lane(pattern)
 
     def _give_time(self) -> None:
         limit_s, self._awaited = self._work.limit()
@@ -168,8 +162,12 @@ class Upstream:
         return task.uncancel() if self._has_rung else task.cancelling()
 
     def ring(self) -> None:
-        """End what is awaited: its time is up."""
-        if self._task is not None:
+        """End what is awaited, if its time is up."""
+        left_s, awaited = self._work.left()
+        if left_s > 0:
+            self._awaited = awaited
+            self._deadlines.set(self, self._loop, left_s)
+        elif self._task is not None:
             self._has_rung = True
             self._task.cancel()
 

@@ -57,6 +57,9 @@ class Work:
     def limit(self) -> tuple[float, str]:
         return self.limit_s, "the answer"
 
+    def left(self) -> tuple[float, str]:
+        return 0.0, ""
+
     def may_reconnect(self, error: BaseException) -> bool:
         self.num_asked += 1
         return error is REFUSED
@@ -84,6 +87,7 @@ class Taking(Work):
 
     num_offered: int = 0
     num_taken: int = 0
+    taken_at: float = 0.0  # by a lane
 
     def open(self, taker: Taker) -> AsyncIterator[ProviderEvent]:
         return self._offered(taker)
@@ -102,7 +106,14 @@ class Taking(Work):
         return True
 
     def lane(self, pattern: Chunk) -> Lane | None:
-        return lambda text, literal: self.take([pattern])
+        def take(text: str, literal: bytes) -> bool:
+            self.taken_at = time.monotonic()
+            return self.take([pattern])
+
+        return take
+
+    def left(self) -> tuple[float, str]:
+        return self.limit_s - (time.monotonic() - self.taken_at), f"piece {self.num_taken}"
 
     def limit(self) -> tuple[float, str]:
         return self.limit_s, f"piece {self.num_taken}"

@@ -232,12 +232,14 @@ class _Stream:
         """Write what `take` would for a text of the pattern that was encoded last."""
         if pattern is not self._pattern:
             return None
-        (before, after), sse, every_s = self._around_text, self._sse, self._heartbeat_every_s
+        (before, after), every_s = self._around_text, self._heartbeat_every_s
+        write_now, silence = self._sse.write_now, self._silence
+        time = silence.loop.time
 
         def write(_: str, literal: bytes) -> bool:
-            if self._beating is not None or not sse.write_now(before + literal + after):
+            if self._beating is not None or not write_now(before + literal + after):
                 return False
-            self._silence.set(every_s)
+            silence.deadline = time() + every_s  # it was set by what `take` took before
             return True
 
         return write

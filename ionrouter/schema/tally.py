@@ -56,7 +56,10 @@ class Tally(Struct):
         """Count text that came alone, or several that came together."""
         if num_characters:
             self.num_characters += num_characters
-            self._mark(now)
+            last_at = self.last_at  # as `_mark`, which would be a call more for every event of a stream
+            if last_at is None or self.max_gap_s is None or now - last_at > self.max_gap_s:
+                self._mark(now)
+            self.last_at = now
 
     def _mark(self, now: float) -> None:
         if self.last_at is None:

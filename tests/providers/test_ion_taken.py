@@ -100,8 +100,12 @@ async def test_an_answer_is_the_same_whoever_takes_it(model: Path, name: str, ha
     async with provider_of(endpoint, cache=model.parent) as provider:
         alone = await _answered(provider, endpoint, kind, body, None)
         for takes in patterns:
-            client = Client(takes, has_lane=has_lane)
-            heard = await _answered(provider, endpoint, kind, body, client)
-            assert _said(heard) == _said(alone)
-            assert _usage(heard).completion_tokens == _usage(alone).completion_tokens
-            assert (client.num_taken > 0) == (name in ("chat", "completions") and takes(1))
+            may_be_taken = name in ("chat", "completions") and takes(1)
+            for _ in range(30):  # an engine this fast may have said all of it before anybody waits
+                client = Client(takes, has_lane=has_lane)
+                heard = await _answered(provider, endpoint, kind, body, client)
+                assert _said(heard) == _said(alone)
+                assert _usage(heard).completion_tokens == _usage(alone).completion_tokens
+                if client.num_taken > 0 or not may_be_taken:
+                    break
+            assert (client.num_taken > 0) == may_be_taken
