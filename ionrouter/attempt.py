@@ -68,7 +68,6 @@ class Attempt:
         span = errand.request.client.span  # before the clock: a span that began later would end too late
         self._span = None if span is None else span.attempt(errand)
         self._started_at, self._started_wall = parts.clock(), parts.wall()
-        self._taken_at: float | None = None  # when a lane took something last
         self._tally = Tally()
         self._whole: Complete | None = None  # the answer, where it came whole and goes out whole
         self._assembly: Assembly | None = None  # of its pieces, where they go out together
@@ -165,19 +164,7 @@ class Attempt:
         """The same for texts."""
         taker = self._errand.taker
         lane = taker.lane(pattern) if taker is not None and self.is_committed else None
-        if lane is None:
-            return None
-        clock, add_text = self._parts.clock, self._tally.add_text
-
-        def counted(text: str, literal: bytes) -> bool:
-            now = clock()
-            if not lane(text, literal):
-                return False
-            add_text(len(text), now)
-            self._taken_at = now
-            return True
-
-        return counted
+        return None if lane is None else self._tally.counting(lane, self._parts.clock)
 
     def _admit(self, chunk: Chunk, flight: Flight) -> list[Event]:
         """Hold back what commits nothing, commit on the first that does, then pass on."""
@@ -331,10 +318,8 @@ class Attempt:
 
     def left(self) -> tuple[float, str]:
         """The same less what has been waited since a lane took something; 0 where none did."""
-        if self._taken_at is None:
-            return 0.0, ""
-        now = self._parts.clock()
-        return self._limit(now, now - self._taken_at)
+        now, taken_at = self._parts.clock(), self._tally.taken_at
+        return (0.0, "") if taken_at is None else self._limit(now, now - taken_at)
 
     def _limit(self, now: float, waited_s: float) -> tuple[float, str]:
         errand = self._errand

@@ -148,7 +148,14 @@ class Answer:
         if waiter is None or waiter.done():
             return  # nobody waits, or who did is being cancelled
         if taker is not None and self._fault is None and not self.is_whole:
-            if not self._pieces or taker(self._take()):
+            pieces = self._pieces
+            if not pieces:
+                return
+            if len(pieces) == 1 and self._num_held < HIGH_WATER_BYTES:  # as `_take`, without its call
+                data, self._num_held = pieces.pop(), 0
+            else:
+                data = self._take()
+            if taker(data):
                 return
             self._taker = None
         waiter.set_result(None)

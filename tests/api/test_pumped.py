@@ -266,6 +266,14 @@ async def test_a_comment_between_pumped_events(tmp_path: Path) -> None:
         assert w.routes.taken > 5 and w.routes.refused >= 1
 
 
+async def test_no_comment_comes_between_pumped_events_that_come_in_time(tmp_path: Path) -> None:
+    steady = [step for i in range(60) for step in (chunk({"content": f"{i} "}), Wait(0.04))]
+    async with world(tmp_path) as w:
+        w.server.edge.settings = w.server.edge.settings.model_copy(update={"heartbeat_interval_s": 1.2})
+        told = await w.ask(paced([*steady, chunk({}, "stop"), DONE]))
+        assert "PROCESSING" not in told and w.routes.alone > 40
+
+
 async def test_whoever_wins_a_race_is_pumped(tmp_path: Path) -> None:
     async with world(tmp_path, hedge=Hedge(after_s=0.05, floor_s=0.0, budget=1.0)) as w:
         w.up.enqueue(paced([Hang()]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 from ionrouter.schema.tally import Tally
@@ -19,6 +21,22 @@ def test_the_first_usable_event_starts_the_clock_and_gaps_are_between_such() -> 
     tally.add(said(content="b"), 8.0)
     tally.add(said(content="c"), 9.0)
     assert (tally.first_at, tally.last_at, tally.max_gap_s) == (5.0, 9.0, 3.0)
+
+
+def test_what_a_lane_takes_counts_as_what_comes_any_other_way() -> None:
+    times = [1.0, 2.0, 5.0, 5.5, 9.0, 9.0]
+    texts, takes = ["a", "", "Grüße", "no", "👋", "c"], [True, True, True, False, True, True]
+    counted, other, now = Tally(), Tally(), iter(times)
+    answers = iter(takes)
+    lane = counted.counting(lambda text, literal: next(answers), lambda: next(now))
+    for text, is_taken, at in zip(texts, takes, times, strict=True):
+        assert lane(text, b"") is is_taken
+        if is_taken:
+            other.add(said(content=text), at)
+            assert counted.taken_at == at
+        assert counted == replace(other, taken_at=counted.taken_at)
+    assert (counted.first_at, counted.last_at, counted.max_gap_s) == (1.0, 9.0, 4.0)
+    assert counted.num_characters == 8
 
 
 def test_the_last_usage_stands_and_a_missing_one_erases_nothing() -> None:
