@@ -87,7 +87,8 @@ class Attempt:
             raise lost_race()
         errand = self._errand
         flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
-        self._flight, failure = flight, client_left()  # unless something else ends it
+        self._flight = flight
+        failure: UpstreamError | None = None
         try:
             async with Upstream(self, self._parts.deadlines) as source:
                 while (batch := await source.next()) is not None:
@@ -103,7 +104,8 @@ class Attempt:
             raise failure from error
         finally:
             self._health.end(flight)
-            self._settle(failure)
+            if not self._is_settled:
+                self._settle(failure or client_left())  # nothing else ended it
 
     def give_way(self) -> None:
         """End it in the books: a rival was faster. Who runs it must cancel it. A second call does nothing."""

@@ -20,6 +20,7 @@ from ionrouter.schema.embeddings import EmbeddingsRequest
 from ionrouter.schema.presets import with_preset
 from ionrouter.schema.request import Client, InferenceRequest, Kind
 from ionrouter.schema.rerank import RerankRequest
+from ionrouter.schema.spans import RequestSpan
 from ionrouter.schema.validation import validated
 
 SURFACE = Surface(encode=event, heartbeat=COMMENT, end=DONE, repeats_chunks=True)
@@ -61,7 +62,8 @@ def freeze(
     request: web.Request, body: Mapping[str, Any], kind: Kind, arrived_at: float
 ) -> tuple[Parsed, InferenceRequest]:
     """Validate a body of our own kinds and make of it what the router takes."""
-    body = with_preset(body, request.app[EDGE].router.table.presets)
+    edge = request.app[EDGE]
+    body = with_preset(body, edge.router.table.presets)
     parsed = validated(MODELS[kind], body)
     key = request.get(KEY)
     wanted = parsed.to_request(
@@ -74,19 +76,19 @@ def freeze(
         key_id=key.hash if key else None,
         arrived_at=arrived_at,
         longest=parsed.longest(),
-        client=_client(request, body.get("user")),
+        client=_client(request, body.get("user"), None if edge.tracing is None else request.get(TRACE)),
     )
     return parsed, wanted
 
 
-def _client(request: web.Request, user: Any) -> Client:
+def _client(request: web.Request, user: Any, span: RequestSpan | None) -> Client:
     headers = request.headers
     return Client(
         user_agent=headers.get(hdrs.USER_AGENT),
         referer=headers.get("HTTP-Referer") or headers.get(hdrs.REFERER),
         title=headers.get("X-OpenRouter-Title") or headers.get("X-Title"),
         user=user if isinstance(user, str) else None,
-        span=request.get(TRACE),
+        span=span,
     )
 
 
