@@ -69,22 +69,24 @@ class SseResponse:
     @property
     def is_ready(self) -> bool:
         """Ask whether the client has taken all so far, and `write_now` would send."""
-        way = self._way
-        return way is not None and not way[1].is_closing() and not way[1].get_write_buffer_size()
+        return self._open_way() is not None
 
     def write_now(self, data: bytes) -> bool:
         """Send without waiting, or nothing at all: False. What the client cannot take yet is buffered."""
-        if (way := self._way) is None:
+        way = self._open_way()
+        if way is None:
             return False
         writer, transport = way
-        if transport.is_closing() or transport.get_write_buffer_size():
-            return False
         if writer.chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         writer.buffer_size += len(data)  # as writer.write, which waits for nothing, notes it
         writer.output_size += len(data)
         transport.write(data)
         return True
+
+    def _open_way(self) -> tuple[StreamWriter, asyncio.Transport] | None:
+        way = self._way
+        return way if way and not way[1].is_closing() and not way[1].get_write_buffer_size() else None
 
     async def _start(self) -> None:
         response, transport = self._response, self._request.transport

@@ -144,21 +144,13 @@ class Answer:
         self.wake()
 
     def wake(self) -> None:
-        waiter, taker = self._waiter, self._taker
-        if waiter is None or waiter.done():
+        if self._waiter is None or self._waiter.done():
             return  # nobody waits, or who did is being cancelled
-        if taker is not None and self._fault is None and not self.is_whole:
-            pieces = self._pieces
-            if not pieces:
-                return
-            if len(pieces) == 1 and self._num_held < HIGH_WATER_BYTES:  # as `_take`, without its call
-                data, self._num_held = pieces.pop(), 0
-            else:
-                data = self._take()
-            if taker(data):
+        if self._taker is not None and self._fault is None and not self.is_whole:
+            if not self._pieces or self._taker(self._take()):
                 return
             self._taker = None
-        waiter.set_result(None)
+        self._waiter.set_result(None)
 
     @property
     def has_failed(self) -> bool:
@@ -180,11 +172,12 @@ class Answer:
         return b"" if self.is_whole else None
 
     def _take(self) -> bytes:
-        pieces, num_held, self._num_held = self._pieces, self._num_held, 0
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        if num_held >= HIGH_WATER_BYTES and self._connection is not None:
-            self._connection.resume()
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._num_held = 0
+        connection = self._connection
+        if connection is not None and connection.is_paused:
+            connection.resume()
         return data
 
     def _more(self) -> asyncio.Future[None]:

@@ -61,19 +61,14 @@ class Tally(Struct):
             self._mark(now)
 
     def counting(self, lane: Lane, clock: Callable[[], float]) -> Lane:
-        """Count what a lane takes, too: one call for each event of a stream, not three."""
+        """Count what a lane takes, too."""
 
         def counted(text: str, literal: bytes) -> bool:
             now = clock()
             if not lane(text, literal):
                 return False
             self.taken_at = now
-            if text:
-                last_at, gap_s = self.last_at, self.max_gap_s
-                self.num_characters += len(text)
-                if last_at is None or gap_s is None or now - last_at > gap_s:
-                    self._mark(now)
-                self.last_at = now
+            self.add_text(len(text), now)
             return True
 
         return counted

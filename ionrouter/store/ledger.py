@@ -144,7 +144,7 @@ class Ledger:
     def end(self, record: RequestRecord, client: Client) -> None:
         """Note how a request ended, book its cost, and queue its row for the next commit.
 
-        Mostly its row is safe in the journal meanwhile, and nobody waits for the commit.
+        Where the journal keeps its row meanwhile, nobody waits for the commit.
         """
         running = self._running.pop(record.id, None)
         done = generation.ended(record, client, self._name)
