@@ -113,7 +113,7 @@ class Service:
         tracing = self.edge.tracing
         flush = None if tracing is None else asyncio.create_task(tracing.close(), name="flush-traces")
         if keeper is not None:
-            await keeper.flush()
+            await keeper.close()
         for client in (self.ion, self.litellm, self.openai):
             await client.close()
         await self.accounts.close()

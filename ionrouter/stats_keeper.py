@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import structlog
@@ -29,6 +29,7 @@ EVERY_S = 60.0
 ROWS_AT_ONCE = 8  # encoded between two looks at the event loop: about a millisecond
 ROWS_A_WRITE = 500
 RESTORED_AT_ONCE = 200
+CLOSE_TIMEOUT_S = 5.0
 PRUNE_EVERY = 60  # flushes: it reads the whole table
 Kept = tuple[int, int, Mapping[str, Any], PackedBucket]  # width, number, series, what happened
 
@@ -41,23 +42,34 @@ class StatsKeeper:
     ) -> None:
         self._book, self._writer, self._instance, self._clock = book, writer, instance, clock
         self._is_restored = False
+        self._unrestored: Iterator[Kept] | None = None  # has been read and is not put back yet
         self._num_flushes = 0
 
     async def restore(self) -> int:
-        """Read back what this server kept; returns how many buckets. What cannot be read is left out."""
-        kept, num_lost = await asyncio.to_thread(self._read)
+        """Read back what this server kept; returns how many buckets. What cannot be read is left out.
+
+        Cancelled, it goes on the next time where it stopped: no bucket is put back twice.
+        """
+        if self._unrestored is None:
+            kept, num_lost = await asyncio.to_thread(self._read)
+            self._unrestored = iter(kept)
+            if num_lost:
+                _log.warning("statistics_unreadable", count=num_lost)
         num_restored = 0
-        for number, (width_s, bucket_number, series, bucket) in enumerate(kept, 1):
+        for number, row in enumerate(self._unrestored, 1):
+            num_restored += self._put_back(row)
             if number % RESTORED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            window = self._window(series, width_s)
-            if window is not None and bucket_number > self._clock() // width_s - window.max_buckets:
-                window.restore(bucket_number, bucket)
-                num_restored += 1
-        if num_lost:
-            _log.warning("statistics_unreadable", count=num_lost)
-        self._is_restored = True
+        self._is_restored, self._unrestored = True, iter(())
         return num_restored
+
+    def _put_back(self, row: Kept) -> bool:
+        width_s, number, series, bucket = row
+        window = self._window(series, width_s)
+        if window is None or number <= self._clock() // width_s - window.max_buckets:
+            return False
+        window.restore(number, bucket)
+        return True
 
     def _read(self) -> tuple[list[Kept], int]:
         kept: list[Kept] = []
@@ -73,16 +85,30 @@ class StatsKeeper:
     async def run(self) -> None:
         """Read back, then keep what changed each minute, until cancelled."""
         while True:
-            if not self._is_restored:
-                try:
-                    await self.restore()
-                except (
-                    StoreFault,
-                    ConfigError,
-                ) as error:  # tried again in a minute; until then nothing is kept
-                    _log.warning("statistics_away", error=str(error))
+            await self._try_to_restore()  # again in a minute; until then nothing is kept
             await asyncio.sleep(EVERY_S)
             await self.flush()
+
+    async def close(self) -> None:
+        """Keep what has changed, once `run` has been cancelled.
+
+        A server that stops before it has read back does so now: else its figures would be lost. It gives up
+        after five seconds, and says so.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._try_to_restore()
+        if not self._is_restored:
+            _log.warning("statistics_left_unwritten")
+        await self.flush()
+
+    async def _try_to_restore(self) -> None:
+        if self._is_restored:
+            return
+        try:
+            await self.restore()
+        except (StoreFault, ConfigError) as error:
+            _log.warning("statistics_away", error=str(error))
 
     async def flush(self) -> int:
         """Hand what changed to the writer; returns how many buckets.

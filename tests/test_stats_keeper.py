@@ -6,6 +6,8 @@ import asyncio
 from contextlib import closing
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.stats.book import StatsBook
@@ -98,6 +100,56 @@ async def test_nothing_is_written_before_what_is_kept_is_back(place: Place) -> N
     assert await keeper.flush() > 0
     await writer.close()
     assert rows(await restored(place))[0]["requests"] == 4
+
+
+async def test_a_server_that_stops_before_it_has_read_back_keeps_both(place: Place) -> None:
+    """However early it stops: before, while, after the kept statistics are read and put back."""
+    first = StatsBook()
+    for endpoint in range(500):
+        first.record(attempt(f"e{endpoint}"))
+    await kept(place, first)
+    for num_turns in (0, 1, 2, 3, 5):
+        book, writer = StatsBook(), Writer(place.database)
+        writer.start()
+        keeper = StatsKeeper(book, writer, "one", clock=lambda: NOW)
+        running = asyncio.create_task(keeper.run())
+        while num_turns and keeper._unrestored is None:  # noqa: ASYNC110 - set in the turn that counts
+            await asyncio.sleep(0)
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        book.record(attempt("e7"))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await keeper.close()
+        await writer.close()
+    counted = {row["endpoint"]: row["requests"] for row in rows(await restored(place))}
+    assert counted == {f"e{endpoint}": 1 for endpoint in range(500)} | {"e7": 6}
+
+
+async def test_what_was_read_late_is_added_to_minutes_that_are_over(place: Place) -> None:
+    first = StatsBook()
+    first.record(attempt())
+    await kept(place, first)
+    book, writer = StatsBook(), Writer(place.database)
+    for minute in range(4):
+        book.record(attempt(at=NOW + 60 * minute))
+    await StatsKeeper(book, writer, "one", clock=lambda: NOW).restore()
+    (row,) = answer(book, Question(NOW - 3600, NOW + 200))
+    assert row["requests"] == 5
+
+
+async def test_a_stop_that_cannot_read_back_says_what_it_loses(place: Place) -> None:
+    book = StatsBook()
+    book.record(attempt())
+    await kept(place, book)
+    with closing(place.database.open()) as link:
+        link.transact([("ALTER TABLE stats_bucket RENAME TO elsewhere", ())])
+    writer = Writer(place.database)
+    writer.start()
+    with capture_logs() as logs:
+        await StatsKeeper(book, writer, "one", clock=lambda: NOW).close()
+    await writer.close()
+    assert [event["event"] for event in logs] == ["statistics_away", "statistics_left_unwritten"]
 
 
 async def test_servers_of_one_database_keep_their_own(place: Place) -> None:

@@ -187,9 +187,13 @@ class Window:
     def restore(self, number: int, bucket: PackedBucket) -> None:
         """Put a kept bucket back; what has been recorded there since is added to it."""
         if number in self._open:
-            self._open[number].merge(bucket.unpack())
-        else:
-            self._packed[number] = bucket
+            bucket.add_to(self._open[number])
+            return
+        if number in self._packed:
+            both = bucket.unpack()
+            self._packed[number].add_to(both)
+            bucket = PackedBucket.of(both)
+        self._packed[number] = bucket
 
     def __len__(self) -> int:
         return len(self._open) + len(self._packed)
