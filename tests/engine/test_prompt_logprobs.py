@@ -128,7 +128,7 @@ def test_nothing_is_lost_or_told_twice_by_preemption(
     for options in ({"prefix_cache": True}, {"prefix_cache": False}):
         engine = make_engine(models[1], num_blocks=28, max_running=8, token_budget=8, **options)
         rng = random.Random(1)
-        for _ in range(12):
+        for _ in range(100):
             writers = [
                 engine.submit([rng.randrange(VOCAB) for _ in range(20)], max_tokens=120, priority=1)
                 for _ in range(3)
