@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from ionrouter.attempt import Attempt
 from ionrouter.balancing.circuit_breaker import Permit
-from ionrouter.balancing.fields import fit, options_for
+from ionrouter.balancing.fields import fit
+from ionrouter.balancing.options import options_for
 from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
 from ionrouter.balancing.reasoning import in_words_of
@@ -114,7 +115,7 @@ class Prepared(Struct, frozen=True):
 
 def upstream_request(request: InferenceRequest, endpoint: Endpoint) -> Prepared:
     """Make a body of its own for this endpoint."""
-    fitted = fit(request, endpoint)
+    fitted, options = fit(request, endpoint), options_for(request, endpoint)
     body = in_words_of(endpoint, fitted.body)
     if endpoint.service_tier:
         body = {**body, "service_tier": endpoint.service_tier}
@@ -125,10 +126,10 @@ def upstream_request(request: InferenceRequest, endpoint: Endpoint) -> Prepared:
         body=body,
         stream=streams_upstream(endpoint, request),
         priority=PRIORITIES.get(request.service_tier or "", 0),
-        options=options_for(request, endpoint),
+        options=options.given,
         tenant=request.key_id or "",
     )
-    return Prepared(upstream, fitted.dropped)
+    return Prepared(upstream, (*fitted.dropped, *options.dropped))
 
 
 def deadline_of(endpoint: Endpoint, request: InferenceRequest, settings: RoutingSettings) -> float:

@@ -12,12 +12,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from ionrouter.balancing.plain_messages import plain_conversation
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
 from ionrouter.schema.request import InferenceRequest
 
 # The request itself, for every kind.
-_CONTENT = frozenset(
+CONTENT = frozenset(
     {
         "messages",
         "prompt",
@@ -34,7 +35,7 @@ _CONTENT = frozenset(
 )
 _LENGTH = ("max_completion_tokens", "max_tokens")  # the first wins where a client sends both
 # Never from a client to an upstream, whatever the endpoint says it forwards.
-_FORBIDDEN = frozenset(
+FORBIDDEN = frozenset(
     {
         "api_base", "base_url", "api_key", "api_version", "api_type", "custom_llm_provider", "model_list",
         "fallbacks", "extra_headers", "headers", "extra_body", "extra_query", "timeout", "num_retries",
@@ -42,7 +43,7 @@ _FORBIDDEN = frozenset(
     }
 )  # fmt: skip
 
-_WITHHELD = GATEWAY_FIELDS | _FORBIDDEN  # and whatever begins with litellm_
+_WITHHELD = GATEWAY_FIELDS | FORBIDDEN  # and whatever begins with litellm_
 
 # vLLM's older names for structured outputs.
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
@@ -141,12 +142,14 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
             continue
         if name in _LENGTH:
             body.update(_length(request.body, endpoint))
-        elif name in _CONTENT or _takes(request, endpoint, name):
-            body[name] = value if is_shared else _copied(value)
+        elif name in CONTENT or _takes(request, endpoint, name):
+            body[name] = value if is_shared else copied(value)
         else:
             dropped.append(name)
+    if is_shared and not (endpoint.provider.forward_unknown or endpoint.provider.forward_provider):
+        body = plain_conversation(body, endpoint.supported_parameters)
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
-        body["provider"] = _copied(request.gateway_fields["provider"])  # another router reads it too
+        body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
     return Fitted(body, tuple(sorted(dropped)) if dropped else ())
 
 
@@ -172,26 +175,10 @@ def _length(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
     return {name: value}
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """Copy containers, share leaves: an adapter that rewrites its body must not touch the next attempt's."""
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: copied(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copied(item) for item in value]
+        return [copied(item) for item in value]
     return value
-
-
-def options_for(request: InferenceRequest, endpoint: Endpoint) -> dict[str, Any]:
-    """Collect the caller's `provider.options` for this endpoint's provider, less what no caller may set."""
-    if not request.preferences.options:
-        return {}
-    slug = endpoint.provider.slug.lower()
-    return {
-        name: _copied(value)
-        for provider, options in request.preferences.options.items()
-        if provider.lower() in (slug, endpoint.tag.lower())
-        for name, value in options.items()
-        if not (
-            name in _FORBIDDEN or name in _CONTENT or name in ("model", "stream") or name[:8] == "litellm_"
-        )
-    }

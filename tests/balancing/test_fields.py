@@ -13,14 +13,13 @@ from ionrouter.balancing.fields import (
     fit,
     lost_parameters,
     may_support,
-    options_for,
     undeclared_parameters,
 )
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.upstream_body import build_body
 from ionrouter.routing.endpoints import ION_PARAMETERS
 from ionrouter.routing.table import Endpoint, Provider
-from ionrouter.schema.request import InferenceRequest, ProviderPreferences
+from ionrouter.schema.request import InferenceRequest
 from tests.support.routes import endpoint, request
 
 MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
@@ -180,13 +179,3 @@ def test_lost_and_undeclared_parameters() -> None:
     assert lost_parameters(sent, declaring()) == ()
     assert undeclared_parameters(sent, declaring("temperature", "tools")) == ("top_k",)
     assert undeclared_parameters(sent, declaring()) == ("tools",)
-
-
-def test_provider_options_reach_the_named_provider_without_what_no_caller_may_set() -> None:
-    prefs = ProviderPreferences(
-        options={
-            "A": {"safe_prompt": True, "api_base": "http://x", "model": "other", "litellm_params": {}},
-            "b": {"raw": 1},
-        }
-    )
-    assert options_for(request(preferences=prefs), declaring()) == {"safe_prompt": True}

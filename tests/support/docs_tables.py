@@ -105,7 +105,7 @@ def _kind(name: str) -> str:
     """How a field travels: ionrouter/balancing/fields.py."""
     if name in GATEWAY_FIELDS:
         return "here"
-    if name in balancing_fields._CONTENT or name in balancing_fields._LENGTH:
+    if name in balancing_fields.CONTENT or name in balancing_fields._LENGTH:
         return "content"
     if name in balancing_fields._CONTRACT:
         return "contract"

@@ -1,0 +1,73 @@
+"""A conversation for servers that know OpenAI's shapes and refuse what is not in them. Pure.
+
+Taken out: marks for caches that such a server does not keep, and what only our answers carry, which clients
+send back as it came. A server that knows one of them declares it among its supported parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
+_OF_ANSWERS = frozenset({"reasoning_details", "annotations", "images"})
+
+
+def plain_conversation(body: dict[str, Any], declared: Set[str]) -> dict[str, Any]:
+    """Return the body with plain `messages` and `tools`; what is plain is shared, and nothing is changed."""
+    marks, extras = _MARKS - declared, _OF_ANSWERS - declared
+    messages, tools = body.get("messages"), body.get("tools")
+    if isinstance(messages, list):
+        body = {**body, "messages": [_message(message, marks, extras) for message in messages]}
+    if isinstance(tools, list):
+        body = {**body, "tools": [_without(tool, marks) for tool in tools]}
+    return body
+
+
+def _message(message: Any, marks: Set[str], extras: Set[str]) -> Any:
+    if not isinstance(message, Mapping):
+        return message
+    message = _without(message, marks)
+    if message.get("role") == "assistant":
+        message = _asked_back(message, extras)
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [_without(part, marks) for part in content]
+    is_marked = any(part is not before for part, before in zip(parts, content, strict=True))
+    return {**message, "content": _as_text(parts)} if is_marked else message
+
+
+def _asked_back(message: Mapping[str, Any], extras: Set[str]) -> Mapping[str, Any]:
+    """An answer as part of a question: without its empty fields, which strict servers refuse as well."""
+    lost = {
+        name
+        for name, value in message.items()
+        if (value is None and name != "content") or (name in extras and _is_ours(name, value))
+    }
+    return {name: value for name, value in message.items() if name not in lost} if lost else message
+
+
+def _is_ours(name: str, value: Any) -> bool:
+    """Ask whether a field says nothing that its maker needs back: signed and encrypted thoughts it does."""
+    if name != "reasoning_details" or not isinstance(value, Sequence):
+        return True
+    return all(
+        isinstance(detail, Mapping)
+        and not (detail.get("signature") or detail.get("data"))
+        and detail.get("format") in (None, "unknown")
+        for detail in value
+    )
+
+
+def _as_text(parts: list[Any]) -> Any:
+    """A text that was a list to carry a mark; the older servers know no lists."""
+    if len(parts) == 1 and isinstance(parts[0], Mapping) and parts[0].keys() == {"type", "text"}:
+        return parts[0]["text"]
+    return parts
+
+
+def _without(value: Any, names: Set[str]) -> Any:
+    if not isinstance(value, Mapping) or names.isdisjoint(value):
+        return value
+    return {name: item for name, item in value.items() if name not in names}

@@ -1,0 +1,96 @@
+"""What a strict server of OpenAI's shapes gets of a conversation."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from ionrouter.balancing.fields import fit
+from ionrouter.routing.table import Endpoint, Provider
+from tests.support.routes import endpoint, request
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+TEXT = {"type": "text", "text": "long"}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+OURS = {"type": "reasoning.text", "text": "so", "format": "unknown", "index": 0}
+SIGNED = {"type": "reasoning.text", "text": "so", "signature": "S", "format": "unknown", "index": 0}
+NATIVE = {"type": "reasoning.text", "text": "so", "format": "MiniMax-response-v1", "index": 0}
+
+
+def strict(*declared: str, **provider: Any) -> Endpoint:
+    return endpoint(
+        "a",
+        supported_parameters=frozenset(declared),
+        provider=Provider(slug="a", name="A", type="openai", **provider),
+    )
+
+
+def sent(at: Endpoint, *messages: dict[str, Any], **body: Any) -> dict[str, Any]:
+    whole = {"messages": list(messages), **body}
+    before = copy.deepcopy(whole)
+    fitted = fit(request(body=whole), at).body
+    assert whole == before
+    return dict(fitted)
+
+
+@pytest.mark.parametrize(
+    ("message", "plain"),
+    [
+        ({"role": "user", "content": [TEXT | MARK]}, {"role": "user", "content": "long"}),
+        ({"role": "user", "content": [TEXT]}, {"role": "user", "content": [TEXT]}),
+        ({"role": "user", "content": [TEXT, IMAGE | MARK]}, {"role": "user", "content": [TEXT, IMAGE]}),
+        ({"role": "user", "content": [TEXT | BREAKPOINT, TEXT]}, {"role": "user", "content": [TEXT, TEXT]}),
+        ({"role": "user", "content": "x", **MARK}, {"role": "user", "content": "x"}),
+        (
+            {"role": "tool", "tool_call_id": "1", "content": [TEXT | MARK]},
+            {"role": "tool", "tool_call_id": "1", "content": "long"},
+        ),
+        (
+            {"role": "assistant", "content": "x", "reasoning": None, "refusal": None, "tool_calls": None},
+            {"role": "assistant", "content": "x"},
+        ),
+        ({"role": "assistant", "content": None}, {"role": "assistant", "content": None}),
+        (
+            {"role": "assistant", "content": "x", "annotations": [{}], "images": [{}], "reasoning": "so"},
+            {"role": "assistant", "content": "x", "reasoning": "so"},
+        ),
+        (
+            {"role": "assistant", "content": "x", "reasoning_details": [OURS]},
+            {"role": "assistant", "content": "x"},
+        ),
+        *(
+            ({"role": "assistant", "content": "x", "reasoning_details": kept},) * 2
+            for kept in ([OURS, SIGNED], [NATIVE], [{**OURS, "data": "x"}])
+        ),
+    ],
+)
+def test_marks_and_what_only_answers_carry_stay_here(message: dict[str, Any], plain: dict[str, Any]) -> None:
+    assert sent(strict(), message)["messages"] == [plain]
+
+
+def test_marks_of_tools_too() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert sent(strict(), tools=[tool | MARK, tool])["tools"] == [tool, tool]
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        strict("cache_control", "tools"),
+        strict(forward_unknown=True),
+        strict(forward_provider=True),
+        endpoint("a", provider=Provider(slug="a", name="A", type="litellm")),
+    ],
+)
+def test_who_knows_the_marks_gets_them(at: Endpoint) -> None:
+    message = {"role": "user", "content": [TEXT | MARK]}
+    tool = {"type": "function", "function": {"name": "f"}, **MARK}
+    assert sent(at, message, tools=[tool]) == {"messages": [message], "tools": [tool]}
+
+
+def test_a_plain_conversation_is_shared() -> None:
+    message = {"role": "user", "content": [TEXT]}
+    assert sent(strict(), message)["messages"][0] is message
