@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from ionrouter.schema.whole_numbers import WHOLE
+
 MAX_ROWS = 10_000
 Scalar = StrictStr | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)] | float
 
@@ -39,5 +41,5 @@ class AnalyticsQuery(_Closed):
     granularity: StrictStr | None = None
     time_range: TimeRange | None = None
     order_by: OrderBy | None = None
-    limit: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS)] = 1000
-    group_limit: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS)] | None = None
+    limit: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS), WHOLE] = 1000
+    group_limit: Annotated[StrictInt, Field(ge=1, le=MAX_ROWS), WHOLE] | None = None

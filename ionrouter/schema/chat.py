@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from ionrouter.schema.common import TextRequest
+from ionrouter.schema.whole_numbers import WHOLE
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -114,7 +115,7 @@ class ChatRequest(TextRequest):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     logprobs: StrictBool | None = None
-    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20), WHOLE] | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: StrictBool | None = None

@@ -18,6 +18,7 @@ from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
 from ionrouter.schema.plugins import PLUGINS, RESPONSE_HEALING
 from ionrouter.schema.preferences import IonrouterObject, ProviderObject
 from ionrouter.schema.request import NOBODY, Client, InferenceRequest, Kind, Overrides, ProviderPreferences
+from ionrouter.schema.whole_numbers import WHOLE, Integer, with_whole
 
 MAX_MODELS = 1024  # attempts are bounded elsewhere; this bounds the work of resolving
 CHARACTERS_PER_TOKEN = 4
@@ -28,7 +29,7 @@ Penalty = Annotated[Number, Field(ge=-2, le=2)]
 Unit = Annotated[Number, Field(ge=0, le=1)]
 Twofold = Annotated[Number, Field(ge=0, le=2)]
 Bias = Annotated[Number, Field(ge=-100, le=100)]
-PositiveInt = Annotated[StrictInt, Field(ge=1)]
+PositiveInt = Annotated[StrictInt, Field(ge=1), WHOLE]
 ModelName = Annotated[StrictStr, Field(min_length=1, max_length=512)]
 Effort = Literal["max", "xhigh", "high", "medium", "low", "minimal", "none"]
 Stop = Annotated[list[StrictStr], Field(max_length=16)]
@@ -60,7 +61,7 @@ class Plugin(BaseModel):
 class Reasoning(BaseModel):
     model_config = ConfigDict(extra="allow")
     effort: Effort | None = None
-    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=0), WHOLE] | None = None
     exclude: StrictBool | None = None
     enabled: StrictBool | None = None
 
@@ -87,16 +88,16 @@ class TextRequest(BaseModel):
     max_completion_tokens: PositiveInt | None = None
     temperature: Twofold | None = None
     top_p: Unit | None = None
-    top_k: Annotated[StrictInt, Field(ge=-1)] | None = None  # 0 and -1: off
+    top_k: Annotated[StrictInt, Field(ge=-1), WHOLE] | None = None  # 0 and -1: off
     min_p: Unit | None = None
     top_a: Unit | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[Number, Field(gt=0, le=2)] | None = None
-    seed: StrictInt | None = None
-    n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
+    seed: Integer | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=128), WHOLE] | None = None
     logit_bias: dict[str, Bias] | None = None
-    prompt_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None  # vLLM's
+    prompt_logprobs: Annotated[StrictInt, Field(ge=0, le=20), WHOLE] | None = None  # vLLM's
     stop: StrictStr | Stop | None = None
     reasoning: Reasoning | None = None
     reasoning_effort: Effort | None = None
@@ -218,7 +219,7 @@ def _parted(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     gateway: dict[str, Any] = {}
     for name, value in body.items():
         if value is not None:
-            (gateway if name in GATEWAY_FIELDS else upstream)[name] = value
+            (gateway if name in GATEWAY_FIELDS else upstream)[name] = with_whole(name, value)
     return upstream, gateway
 
 

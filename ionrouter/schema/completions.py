@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from ionrouter.schema.common import CHARACTERS_PER_TOKEN, TextRequest
+from ionrouter.schema.whole_numbers import WHOLE
 
 MAX_PROMPTS = 128
 
@@ -18,11 +19,11 @@ class CompletionRequest(TextRequest):
     """OpenAI's legacy completion request: one prompt or several, each a string or token ids."""
 
     prompt: StrictStr | TokenIds | Prompts
-    max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
-    logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=0), WHOLE] | None = None
+    logprobs: Annotated[StrictInt, Field(ge=0, le=20), WHOLE] | None = None
     echo: StrictBool | None = None
     suffix: StrictStr | None = None
-    best_of: Annotated[StrictInt, Field(ge=1)] | None = None
+    best_of: Annotated[StrictInt, Field(ge=1), WHOLE] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> CompletionRequest:

@@ -22,6 +22,7 @@ from ionrouter.schema.messages_blocks import (
     blocks_of,
     parts_of,
 )
+from ionrouter.schema.whole_numbers import WHOLE
 
 MAX_FALLBACKS = 3
 
@@ -146,7 +147,7 @@ class MessagesRequest(BaseModel):
     stream: StrictBool | None = None
     temperature: Twofold | None = None
     top_p: Unit | None = None
-    top_k: Annotated[StrictInt, Field(ge=-1)] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1), WHOLE] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None

@@ -24,6 +24,7 @@ from pydantic import (
 from ionrouter.schema.common import PositiveInt, Reasoning
 from ionrouter.schema.conversation import Conversation, text_part
 from ionrouter.schema.responses_items import Item
+from ionrouter.schema.whole_numbers import WHOLE
 
 # What `include` may name: two things we give, and parts of tools that nobody has here, so nothing is missing.
 INCLUDED = Literal[
@@ -116,7 +117,7 @@ class ResponsesRequest(BaseModel):
     input: StrictStr | Annotated[list[Item], Field(min_length=1)]
     instructions: StrictStr | None = None
     max_output_tokens: PositiveInt | None = None
-    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20), WHOLE] | None = None
     tools: list[Tool] | None = None
     tool_choice: Annotated[NamedChoice, WrapValidator(_word_or)] | None = None
     parallel_tool_calls: StrictBool | None = None
@@ -126,7 +127,7 @@ class ResponsesRequest(BaseModel):
     metadata: dict[str, Any] | None = None
     stream: StrictBool | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    max_tool_calls: Annotated[StrictInt, Field(ge=1, le=MAX_TOOL_CALLS)] | None = None
+    max_tool_calls: Annotated[StrictInt, Field(ge=1, le=MAX_TOOL_CALLS), WHOLE] | None = None
     safety_identifier: StrictStr | None = None
     service_tier: StrictStr | None = None
     store: Annotated[StrictBool | None, AfterValidator(_stateless)] = None

@@ -41,6 +41,27 @@ def test_what_the_gateway_reads_never_goes_upstream_and_no_parameter_is_among_it
     assert request.gateway_fields["user"] == "u"
 
 
+@pytest.mark.parametrize("value", [16.0, 1.6e1])
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "max_completion_tokens", "top_k", "seed", "n", "prompt_logprobs", "top_logprobs"]
+)
+def test_a_whole_number_may_be_written_as_a_double(name: str, value: float) -> None:
+    """Clients whose JSON knows doubles only; upstreams get what they expect."""
+    sent = frozen(logprobs=True, **{name: value}).body[name]
+    assert (sent, type(sent)) == (16, int)
+
+
+def test_so_may_a_budget_of_thoughts() -> None:
+    sent = frozen(reasoning={"max_tokens": 2e3}).body["reasoning"]["max_tokens"]
+    assert (sent, type(sent)) == (2000, int)
+
+
+@pytest.mark.parametrize("value", [1.5, True, "5", 1e30, float(2**60)])
+def test_what_is_no_whole_number_stays_refused(value: Any) -> None:
+    with pytest.raises(RequestError, match="max_tokens: should be an integer"):
+        frozen(max_tokens=value)
+
+
 def test_models_are_tried_once_each_in_order() -> None:
     request = frozen(models=["b", "m", "b", "c"])
     assert (request.model, request.models) == ("m", ("b", "c"))
