@@ -7,6 +7,7 @@ by DNS rebinding (Host); a form or a text/plain POST needs no CORS preflight, he
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from urllib.parse import urlsplit
@@ -32,13 +33,12 @@ WITH_BODY = (hdrs.METH_POST, hdrs.METH_PATCH)
 ALWAYS_ALLOWED_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE, OPTIONS",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Api-Key, HTTP-Referer, X-Title, "
-    "X-OpenRouter-Title, X-OpenRouter-Metadata, X-Session-Id, Anthropic-Version, Anthropic-Beta, "
-    "Traceparent, Tracestate",
     "Access-Control-Expose-Headers": "X-Generation-Id, X-Ionrouter-Route, X-Ionrouter-Dropped, "
     "X-Ionrouter-Notes, Retry-After",
     "Access-Control-Max-Age": "600",
 }
+_HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
+MAX_HEADER_NAMES = 4096  # characters
 
 
 def asks_for_keys(settings: Settings, *, has_inference_key: bool) -> bool:
@@ -145,7 +145,7 @@ class Doors:
             check_host(request.headers.get(hdrs.HOST), settings)
             check_origin(request, settings.cors_origins)
         if request.method == hdrs.METH_OPTIONS and settings.cors_origins:
-            return web.Response(status=204)
+            return web.Response(status=204, headers=_asked_headers(request))
         access = self._access.get(handler, Access.OPEN)  # innermost of the middlewares: the route's own
         key = self._authenticate(request, access)
         if key is not None:
@@ -169,6 +169,16 @@ class Doors:
                 error_type="rate_limit_exceeded",
                 headers={"Retry-After": str(retry_after_seconds(wait_s))},
             ) from None
+
+
+def _asked_headers(request: web.Request) -> dict[str, str]:
+    """Allow an allowed page all the headers that it asks for: SDKs send a dozen that nobody reads here.
+
+    `*` would not do: it leaves out Authorization.
+    """
+    asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "")
+    is_fine = len(asked) <= MAX_HEADER_NAMES and _HEADER_NAMES.fullmatch(asked)
+    return {hdrs.ACCESS_CONTROL_ALLOW_HEADERS: asked} if is_fine else {}
 
 
 def _refused(request: web.Request, body: ErrorBody) -> web.Response:
@@ -215,4 +225,9 @@ async def decorate(request: web.Request, response: web.StreamResponse) -> None:
     headers.setdefault("X-Content-Type-Options", "nosniff")
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and _allows_origin(origin, request.app[EDGE].settings.cors_origins):
-        headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin", **CORS_HEADERS})
+        vary = "Origin"
+        if request.method == hdrs.METH_OPTIONS:
+            vary = "Origin, Access-Control-Request-Headers"
+        headers.update({"Access-Control-Allow-Origin": origin, "Vary": vary, **CORS_HEADERS})
+    elif hdrs.ACCESS_CONTROL_ALLOW_HEADERS in headers:
+        del headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS]  # a page of another site's

@@ -78,6 +78,33 @@ async def test_the_servers_own_pages_and_configured_origins_may_call(tmp_path: P
         assert_envelope(*await server.post(CHAT, BODY, headers={"Origin": "https://other.example"}), 403)
 
 
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        ("authorization,content-type,x-stainless-arch, x-stainless-lang",) * 2,
+        ("x-openrouter-categories",) * 2,
+        ("bad name", None),
+        ("a, ", None),
+        ("x" * 5000, None),
+    ],
+)
+async def test_an_allowed_page_may_send_the_headers_that_it_asks_for(
+    tmp_path: Path, asked: str, allowed: str | None
+) -> None:
+    async with edge_server(tmp_path, cors_origins=("https://app.example",)) as server:
+        for origin, expected in (("https://app.example", allowed), ("http://evil.example", None)):
+            sent = {
+                "Origin": origin,
+                "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": asked,
+            }
+            async with server.session.options(server.url(CHAT), headers=sent) as preflight:
+                assert preflight.headers.get("Access-Control-Allow-Headers") == expected
+                assert "Access-Control-Request-Headers" in preflight.headers.get("Vary", "") or origin != (
+                    "https://app.example"
+                )
+
+
 async def test_no_cross_origin_header_is_sent_unless_configured(tmp_path: Path) -> None:
     async with edge_server(tmp_path) as server:
         _, headers, _ = await server.get("/api/v1/models")
