@@ -59,16 +59,17 @@ FILTERS: dict[str, Filter] = {
     "max_output_price": lambda model, v: _output_price(model) <= _number("max_output_price", v),
     "model_authors": lambda model, v: author_of(model.id).lower() in _names(v),
     "providers": _served_by,
-    "distillable": lambda model, v: v != "true" or bool(model.is_distillable),
+    "distillable": lambda model, v: v not in ("true", "false") or bool(model.is_distillable) is (v == "true"),
     "zdr": lambda model, v: v != "true" or any(e.provider.zdr for e in enabled(model)),
 }
+DEFAULTS = {"output_modalities": "text"}  # OpenRouter's: who wants vectors or rankings asks for them
 
 
 def select_models(models: Sequence[ModelRoute], query: Mapping[str, str]) -> list[ModelRoute]:
-    """Keep the models that pass every filter given; parameters that are not known are ignored."""
+    """Keep the models that pass every filter, given or by default; parameters not known are ignored."""
     chosen = list(models)
     for name, passes in FILTERS.items():
-        if value := query.get(name):
+        if value := query.get(name) or DEFAULTS.get(name):
             chosen = [model for model in chosen if passes(model, value)]
     return chosen
 

@@ -28,7 +28,7 @@ groups:
   team/gifts: [ "acme/both:free" ]
   team/mixed: [acme/small, acme/rank]
 """
-MODELS = ["acme/small", "acme/large", "acme/both", "acme/rank"]
+MODELS = ["acme/small", "acme/large", "acme/both"]  # what writes text
 GROUPS = ["openrouter/auto", "team/gifts", "team/mixed"]
 
 
@@ -53,6 +53,14 @@ def test_groups_are_listed_after_the_models_with_a_price_nobody_knows(server: Se
     assert auto["context_length"] == 9000
     assert "acme/small, acme/large" in auto["description"]
     assert data(server, "/api/v1/models/count")["count"] == len(MODELS) + len(GROUPS)
+
+
+def test_who_wants_no_text_asks_for_it(server: Server) -> None:
+    ranking = data(server, "/api/v1/models?output_modalities=rerank")
+    assert [model["id"] for model in ranking] == ["acme/rank", "team/mixed"]
+    everything = data(server, "/api/v1/models?output_modalities=all")
+    assert {model["id"] for model in everything} == {*MODELS, "acme/rank", *GROUPS}
+    assert data(server, "/api/v1/models/count?output_modalities=all")["count"] == len(everything)
 
 
 def test_a_group_is_found_alone_in_both_forms(server: Server) -> None:
