@@ -242,7 +242,8 @@ def _ranked(
         return [Ranked(views[0], (), 0.0)]  # first and last, whatever its rank
     request = views[0].request  # of all of them
     prefs = request.preferences
-    is_merged = prefs.sort is not None and prefs.sort_partition == "none"
+    # Keys of different strategies do not compare: then each model keeps its place.
+    is_merged = prefs.sort_partition == "none" and len({choice.strategy for choice in choices.values()}) == 1
     is_urgent = asked_tier(request) == "priority"
     ranked: list[Ranked] = []
     for view in views:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -434,6 +435,17 @@ def test_models_are_tiers_unless_the_sort_merges_them() -> None:
     assert ids(plan_of(primary, fallback, asked=wishing(sort="latency"))) == ["m-slow", "n-fast"]
     merged = wishing(sort="latency", sort_partition="none")
     assert ids(plan_of(primary, fallback, asked=merged)) == ["n-fast", "m-slow"]
+
+
+def test_models_are_merged_by_the_strategy_that_all_of_them_have() -> None:
+    """`partition: none` or `route: sort` without a sort: by score, or as every model's suffix says."""
+    primary = route("m", fast("m-slow", 50.0, price=price(9, 9)))
+    fallback = route("n", fast("n-fast", 1.0, price=price(1, 1)))
+    merged = wishing(sort_partition="none")
+    assert ids(plan_of(primary, fallback, asked=merged)) == ["n-fast", "m-slow"]
+    floors = [replace(one, variants=("floor",)) for one in (primary, fallback)]
+    assert ids(plan_of(*floors, asked=merged)) == ["n-fast", "m-slow"]
+    assert ids(plan_of(floors[0], fallback, asked=merged)) == ["m-slow", "n-fast"]  # two strategies
 
 
 def test_only_the_first_tier_is_drawn_from() -> None:
