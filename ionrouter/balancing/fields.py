@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ionrouter.balancing.plain_messages import plain_conversation
+from ionrouter.balancing.plain_messages import make_plain
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
 from ionrouter.schema.request import InferenceRequest
@@ -146,8 +146,8 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
             body[name] = value if is_shared else copied(value)
         else:
             dropped.append(name)
-    if is_shared and not (endpoint.provider.forward_unknown or endpoint.provider.forward_provider):
-        body = plain_conversation(body, endpoint.supported_parameters)
+    if is_shared and not endpoint.provider.forward_provider:
+        make_plain(body, endpoint.supported_parameters)
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
         body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
     return Fitted(body, tuple(sorted(dropped)) if dropped else ())

@@ -6,26 +6,25 @@ send back as it came. A server that knows one of them declares it among its supp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 _MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 _OF_ANSWERS = frozenset({"reasoning_details", "annotations", "images"})
 
 
-def plain_conversation(body: dict[str, Any], declared: Set[str]) -> dict[str, Any]:
-    """Return the body with plain `messages` and `tools`; what is plain is shared, and nothing is changed."""
-    marks, extras = _MARKS - declared, _OF_ANSWERS - declared
+def make_plain(body: dict[str, Any], declared: Set[str]) -> None:
+    """Put plain `messages` and `tools` into a body; the client's own lists and dicts stay as they are."""
+    marks, extras = (_MARKS - declared, _OF_ANSWERS - declared) if declared else (_MARKS, _OF_ANSWERS)
     messages, tools = body.get("messages"), body.get("tools")
     if isinstance(messages, list):
-        body = {**body, "messages": [_message(message, marks, extras) for message in messages]}
+        body["messages"] = [_message(message, marks, extras) for message in messages]
     if isinstance(tools, list):
-        body = {**body, "tools": [_without(tool, marks) for tool in tools]}
-    return body
+        body["tools"] = [_without(tool, marks) for tool in tools]
 
 
 def _message(message: Any, marks: Set[str], extras: Set[str]) -> Any:
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return message
     message = _without(message, marks)
     if message.get("role") == "assistant":
@@ -38,7 +37,7 @@ def _message(message: Any, marks: Set[str], extras: Set[str]) -> Any:
     return {**message, "content": _as_text(parts)} if is_marked else message
 
 
-def _asked_back(message: Mapping[str, Any], extras: Set[str]) -> Mapping[str, Any]:
+def _asked_back(message: dict[str, Any], extras: Set[str]) -> dict[str, Any]:
     """An answer as part of a question: without its empty fields, which strict servers refuse as well."""
     lost = {
         name
@@ -53,7 +52,7 @@ def _is_ours(name: str, value: Any) -> bool:
     if name != "reasoning_details" or not isinstance(value, Sequence):
         return True
     return all(
-        isinstance(detail, Mapping)
+        isinstance(detail, dict)
         and not (detail.get("signature") or detail.get("data"))
         and detail.get("format") in (None, "unknown")
         for detail in value
@@ -62,12 +61,12 @@ def _is_ours(name: str, value: Any) -> bool:
 
 def _as_text(parts: list[Any]) -> Any:
     """A text that was a list to carry a mark; the older servers know no lists."""
-    if len(parts) == 1 and isinstance(parts[0], Mapping) and parts[0].keys() == {"type", "text"}:
+    if len(parts) == 1 and isinstance(parts[0], dict) and parts[0].keys() == {"type", "text"}:
         return parts[0]["text"]
     return parts
 
 
 def _without(value: Any, names: Set[str]) -> Any:
-    if not isinstance(value, Mapping) or names.isdisjoint(value):
+    if not isinstance(value, dict) or names.isdisjoint(value):
         return value
     return {name: item for name, item in value.items() if name not in names}

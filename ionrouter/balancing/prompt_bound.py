@@ -31,8 +31,8 @@ def most_prompt_tokens(request: InferenceRequest) -> int:
     """Bound what an upstream may count for the prompts of a request, all of them together."""
     body = request.body
     total = _shown(body) + _bytes(body.get("suffix"))
-    if request.preferences.options:  # may bring tools and texts that a template prints
-        total += TOOLS_TOKENS + _bytes(request.preferences.options)
+    for options in request.preferences.options.values():  # may bring tools and other texts
+        total += _shown(options) + _bytes({k: v for k, v in options.items() if k not in _SHOWN})
     total += sum(_message(message) for message in _listed(body.get("messages")))
     prompts = [*_prompts(body.get("prompt")), *_prompts(body.get("input"))]
     total += sum(PROMPT_TOKENS + _content(prompt) for prompt in prompts)

@@ -80,7 +80,6 @@ def test_marks_of_tools_too() -> None:
     "at",
     [
         strict("cache_control", "tools"),
-        strict(forward_unknown=True),
         strict(forward_provider=True),
         endpoint("a", provider=Provider(slug="a", name="A", type="litellm")),
     ],
