@@ -171,7 +171,8 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     database = database_for(settings)
     keys = open_keys(settings, database)
     accounts = open_accounts(settings, database, keys, metrics.store_fault)
-    needs_keys = asks_for_keys(settings, has_inference_key=keys is not None and keys.has_enabled("inference"))
+    has_key = keys is not None and keys.has_usable("inference", time.time())
+    needs_keys = asks_for_keys(settings, has_inference_key=has_key)
     lists = settings.cache_dir / "lists"
     table = load_table(settings.config_path, env, lists)
     ion = IonProvider(settings.cache_dir, progress=True)

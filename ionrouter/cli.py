@@ -88,9 +88,7 @@ def _add_stats(sub: argparse.ArgumentParser) -> None:
     for name in ("endpoint", "provider", "class", "key"):
         sub.add_argument(f"--{name}", help="only these, separated by commas")
     sub.add_argument("--role", choices=("main", "shadow", "probe"), help="whose requests (default: callers')")
-    sub.add_argument(
-        "--by", default="endpoint", help="endpoint, model, provider, stream, class, key; several"
-    )
+    sub.add_argument("--by", help="endpoint (default), model, provider, stream, class, key; several")
     sub.add_argument("--window", default="30m", help="1m to 31d (default 30m)")
     sub.add_argument("--json", dest="form", action="store_const", const="json", default="table")
     sub.add_argument("--csv", dest="form", action="store_const", const="csv")

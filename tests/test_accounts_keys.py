@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 import urllib.request
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.accounts import COST, Bank, bank
-from tests.support.server import headers
+from tests.support.server import eventually, headers
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,7 @@ def change(shared: Bank, digest: str, body: Any) -> Any:
         ({"name": "x", "limit_reset": "yearly"}, "limit_reset"),
         ({"name": "x", "expires_at": "2027-01-01T00:00:00+02:00"}, "expires_at"),
         ({"name": "x", "expires_at": "2027-01-01T00:00:00"}, "expires_at"),
+        ({"name": "x", "expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
         ({"name": "x", "workspace_id": "other"}, "workspace_id"),
     ],
 )
@@ -73,18 +75,20 @@ def test_a_key_that_cannot_be_meant_is_refused(shared: Bank, body: Any, names: s
 
 
 def test_an_expired_key_is_refused(shared: Bank) -> None:
-    key, digest = shared.make_key(expires_at="2020-01-01T00:00:00Z")
-    status, body = shared.chat(key)
-    assert (status, body["error"]["message"]) == (401, "this API key has expired")
-    assert shared.manage(f"/keys/{digest}")["data"]["expires_at"] == "2020-01-01T00:00:00.000Z"
+    moment = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2)
+    key, digest = shared.make_key(expires_at=moment.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    _, body = eventually(lambda: shared.chat(key), lambda told: told[0] == 401)
+    assert body["error"]["message"] == "this API key has expired"
+    assert shared.manage(f"/keys/{digest}")["data"]["expires_at"] == moment.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 def test_of_twelve_at_once_a_limit_lets_as_many_through_as_it_pays_for(shared: Bank) -> None:
     """G119: the very first of a new key.
 
-    86 prompt tokens at most are 0.000086, 100 completion tokens 0.0002: one fits the limit, two do not.
+    101 prompt tokens at most, 15 of them for the options, are 0.000101, 100 completion tokens 0.0002: one
+    fits the limit, two do not.
     """
-    key, digest = shared.make_key(limit=0.0003)
+    key, digest = shared.make_key(limit=0.000305)
     answers: list[tuple[int, Any]] = []
     barrier = threading.Barrier(12)
 
@@ -102,8 +106,8 @@ def test_of_twelve_at_once_a_limit_lets_as_many_through_as_it_pays_for(shared: B
     assert sorted(status for status, _ in answers) == [200, *[402] * 11]
     refused = next(body for status, body in answers if status == 402)["error"]
     assert refused["metadata"]["error_type"] == "payment_required"
-    assert "limit is $0.0003 and $0.000014 is left" in refused["message"]
-    assert refused["metadata"]["limit"] == 0.0003
+    assert "limit is $0.000305 and $0.000004 is left" in refused["message"]
+    assert refused["metadata"]["limit"] == 0.000305
     # Settled: what it did cost, 10 and 5 tokens, is booked, and the rest of the reservation is free again.
     assert shared.manage(f"/keys/{digest}")["data"]["usage"] == 0.00002
     assert shared.chat(key, model="acme/slow", max_tokens=100)[0] == 402

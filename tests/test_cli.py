@@ -13,6 +13,7 @@ import pytest
 
 from ionrouter.cli import _announce, main, parser
 from ionrouter.store.keys import KEY_PATTERN
+from tests.support.accounts import bank
 from tests.support.server import ROOT, Server, environment, running_server
 
 ROUTES = """
@@ -217,6 +218,37 @@ def test_stats_show_a_running_servers_percentiles(server: Server) -> None:
     assert "FAR_API_KEY is unset" in done.stdout
     assert "queue" in done.stdout
     assert row.count(" - ") == 1  # a fake endpoint has no queue
+
+
+def told_by_stats(server: Server, *arguments: str) -> str:
+    env = {"IONROUTER_PORT": str(server.port), "COLUMNS": "160"}
+    done = ionrouter(server.state.parent, "stats", *arguments, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_stats_know_a_model_by_every_name_and_nothing_of_what_is_not_there(server: Server) -> None:
+    assert server.chat()[0] == 200
+    for name in ("m", "ACME/M", "acme/m:nitro"):
+        (row,) = [line for line in told_by_stats(server, name).splitlines() if "fake/acme/m" in line]
+        assert int(row.split("│")[2]) >= 1
+    for option in ("--endpoint", "--provider"):
+        assert "acme/m" not in told_by_stats(server, option, "nobody")
+
+
+def test_stats_of_keys_are_told_by_the_hour_and_by_name(tmp_path: Path) -> None:
+    with bank(tmp_path) as asked:
+        assert asked.chat(model="acme/m")[0] == 200
+        for arguments in (("--by", "key"), ("--key", "first"), ("--by", "key", "--window", "31d")):
+            assert "first (" in told_by_stats(asked.server, *arguments)
+
+
+def test_a_management_key_shows_keys_while_none_are_asked_for(server: Server) -> None:
+    told_by_stats(server, "--by", "key")
+    path = "/api/v1/stats/routes?group_by=key"
+    assert server.get(path, server.management_key())[0] == 200
+    assert server.get(path)[0] == 403
+    assert server.get(path, "sk-wrong")[0] == 401
 
 
 def test_explain_prefers_what_a_running_server_measured(server: Server) -> None:

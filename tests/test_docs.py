@@ -149,7 +149,7 @@ providers:
   script: { type: fake, options: { text: "red, green and blue" } }
 models:
   huggingfacetb/smollm2-135m-instruct: { endpoints: [{ provider: script, model: m, prices: {} }] }
-aliases: { smollm2: huggingfacetb/smollm2-135m-instruct, llama-3.3-70b: huggingfacetb/smollm2-135m-instruct }
+aliases: { smollm2: huggingfacetb/smollm2-135m-instruct, glm-5.3-flash: huggingfacetb/smollm2-135m-instruct }
 """
 
 

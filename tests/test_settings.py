@@ -27,6 +27,14 @@ def test_the_environment_is_read_and_the_command_line_wins(monkeypatch: pytest.M
     assert load_settings(port=0).port == 0  # an explicit 0 is a value
 
 
+def test_what_is_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As compose files and unit files do: no folder, port or address is meant."""
+    before = load_settings()
+    for name in Settings.model_fields:
+        monkeypatch.setenv(f"IONROUTER_{name.upper()}", "")
+    assert load_settings() == before
+
+
 def test_every_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IONROUTER_PORT", "70000")
     monkeypatch.setenv("IONROUTER_LOG_FORMAT", "xml")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aiohttp import hdrs, web
 
+from ionrouter.api.guard import Access, authenticate, presented_key
 from ionrouter.api.row_stream import CsvRows, JsonRows, send_rows
-from ionrouter.api.state import EDGE, KEY
+from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import RequestError
+from ionrouter.routing.resolve import resolve, split_variant
 from ionrouter.stats.book import PURPOSES
+from ionrouter.stats.classes import CLASSES
 from ionrouter.stats.query import (
     DEFAULT_PERCENTILES,
     DIMENSIONS,
@@ -27,6 +32,8 @@ from ionrouter.stats.resolution import GRAINS, HOUR, MINUTE, UNITS_S
 DEFAULT_WINDOW_S = 1800.0
 MAX_PERCENTILES = 20
 MAX_ROWS = 100_000
+_VALUES: Mapping[Dimension, tuple[str, ...]] = {"stream": ("true", "false"), "class": CLASSES}
+_HASH = re.compile(r"[0-9a-f]{64}")
 Word = TypeVar("Word", bound=str)
 _KNOWN = frozenset(
     {"window", "since", "until", "group_by", "percentiles", "resolution", "role", "format", "sort", "limit"}
@@ -39,14 +46,10 @@ async def routes(request: web.Request) -> web.StreamResponse:
     edge, query = request.app[EDGE], request.query
     if unknown := [name for name in query if name not in _KNOWN]:
         raise _bad(unknown[0], f"is not known; known are {', '.join(sorted(_KNOWN))}")
-    question = _question(query, time.time())
-    if question.reads_keys and not _may_see_keys(request):
-        raise RequestError(
-            "statistics of keys need a management key",
-            status=403,
-            error_type="permission_denied",
-            param="key",
-        )
+    question = _question(query, time.time(), _filters(query, edge))
+    if question.reads_keys:
+        _check_may_see_keys(request)
+        question = replace(question, filters=_of_keys(question.filters, edge))
     order, limit = _order(query, question), _limit(query)
     # One more, to know whether there is more.
     steps = ranked(edge.stats, question, order, limit + 1) if order else stats_steps(edge.stats, question)
@@ -62,12 +65,47 @@ def _about(question: Question) -> Mapping[str, Any]:
     }
 
 
-def _may_see_keys(request: web.Request) -> bool:
-    key = request.get(KEY)
-    return key is not None and key.kind == "management"
+def _check_may_see_keys(request: web.Request) -> None:
+    """Ask for a management key, also while keys are off; raises RequestError 401 or 403."""
+    edge, key = request.app[EDGE], request.get(KEY)
+    if key is None and presented_key(request) is not None:
+        key = authenticate(request, Access.MANAGEMENT, edge.keys, asks_for_keys=edge.asks_for_keys)
+    if key is None or key.kind != "management":
+        raise RequestError(
+            "statistics of keys need a management key",
+            status=403,
+            error_type="permission_denied",
+            param="key",
+        )
 
 
-def _question(query: Mapping[str, str], now: float) -> Question:
+def _filters(query: Mapping[str, str], edge: Edge) -> dict[Dimension, frozenset[str]]:
+    """Read the filters; a model may have any name that a request may give it."""
+    filters = {name: frozenset(_listed(query[name])) for name in DIMENSIONS if query.get(name)}
+    for name, known in _VALUES.items():
+        if wrong := filters.get(name, frozenset()).difference(known):
+            raise _bad(name, f"should be of {', '.join(known)}, got '{min(wrong)[:40]}'")
+    if "model" in filters:
+        filters["model"] = frozenset(_model_id(name, edge) for name in filters["model"])
+    return filters
+
+
+def _model_id(name: str, edge: Edge) -> str:
+    """The id under which a model is counted; a name that is known no more stays what it is."""
+    table = edge.router.table
+    route = resolve(table, split_variant(name, table)[0])
+    return name if route is None else route.id
+
+
+def _of_keys(filters: Mapping[Dimension, frozenset[str]], edge: Edge) -> Mapping[Dimension, frozenset[str]]:
+    """Find keys by name, hash or the begin of one; the whole hash of one that is gone still counts."""
+    if "key" not in filters or edge.keys is None:
+        return filters
+    keys = edge.keys
+    return {"key": frozenset(n if _HASH.fullmatch(n) else keys.resolve(n).hash for n in filters["key"])}
+
+
+def _question(query: Mapping[str, str], now: float, filters: Mapping[Dimension, frozenset[str]]) -> Question:
     until = _moment(query, "until", now)
     since = _moment(query, "since", until - _stretch(query))
     if not since < until:
@@ -78,7 +116,6 @@ def _question(query: Mapping[str, str], now: float) -> Question:
     if resolution == "minute" and now - since > MINUTE.kept_s:
         raise _bad("resolution", "minutes are kept for 48 hours; ask for hour or day")
     role = _one_of(query, "role", PURPOSES, "main") or "main"
-    filters = {name: frozenset(_listed(query[name])) for name in DIMENSIONS if query.get(name)}
     question = Question(
         since,
         until,

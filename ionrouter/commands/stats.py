@@ -28,13 +28,14 @@ def run(
     *,
     url: str | None,
     filters: Mapping[str, str | None],
-    group_by: str = "endpoint",
+    group_by: str | None = None,
     window: str = "30m",
     form: str = "table",
     is_watched: bool = False,
 ) -> int:
     """Print one row a group; a dash where fewer than five requests speak. `form`: table, json or csv."""
     base = server_url(settings, url)
+    group_by = group_by or ("key" if filters.get("key") else "endpoint")
     query = {"window": window, "group_by": group_by, **{k: v for k, v in filters.items() if v}}
     if form == "csv":
         print(ask_text(settings, base, _path({**query, "format": "csv"})), end="")
@@ -58,7 +59,7 @@ def _path(query: Mapping[str, str]) -> str:
 def _table(settings: Settings, base: str, query: Mapping[str, str]) -> Table:
     groups = query["group_by"].split(",")
     whole = ask(settings, base, _path(query))
-    resolution = resolution_of(query["window"])
+    resolution = resolution_of(query["window"], of_keys="key" in groups)
     steps = ask(settings, base, _path({**query, "resolution": resolution}))["data"]
     table = Table(title=f"last {query['window']} at {base}", title_justify="left")
     for name in groups:
@@ -70,15 +71,23 @@ def _table(settings: Settings, base: str, query: Mapping[str, str]) -> Table:
             table.add_column(f"{heading} {name}", justify="right")
     table.add_column(f"requests by {resolution}", no_wrap=True)
     rows = whole["data"]
+    keys = _names_of_keys(settings, base) if "key" in groups else {}
     for row in rows:
         mine = [step for step in steps if all(step[name] == row[name] for name in groups)]
         series = _filled(mine, whole["since"], whole["until"], GRAINS[resolution].width_s)
+        row["key"] = keys.get(key := row.get("key", ""), key[:12])
         table.add_row(*_cells(row, groups), sparkline(series))
-    if groups == ["endpoint"]:
+    if groups == ["endpoint"] and query.keys() <= {"window", "group_by", "model"}:
         seen = {row["endpoint"] for row in rows}
         for name, reason in _quiet(settings, base, query, seen):
             table.add_row(f"{name}: {reason}" if reason else name, "0")
     return table
+
+
+def _names_of_keys(settings: Settings, base: str) -> Mapping[str, str]:
+    """Hash -> name and short hash, as `ionrouter keys list` shows them."""
+    keys = ask(settings, base, "/api/v1/keys?include_disabled=true")["data"]
+    return {key["hash"]: f"{key['name']} ({key['hash'][:12]})" for key in keys}
 
 
 def _quiet(
@@ -114,9 +123,14 @@ def _figures(
     return ["-" if value is None else form.format(value) for value in values]
 
 
-def resolution_of(window: str) -> Resolution:
-    """Choose bars so that there are at most 60 of them or days: `window` as the server takes it."""
+def resolution_of(window: str, *, of_keys: bool = False) -> Resolution:
+    """Choose bars so that there are at most 60 of them or days: `window` as the server takes it.
+
+    Of keys the server keeps hours, neither minutes nor days.
+    """
     seconds = float(window[:-1]) * UNITS_S[window[-1]] if window[-1:] in UNITS_S else float(window)
+    if of_keys:
+        return "hour"
     return "minute" if seconds <= 3600 else "hour" if seconds <= 2 * 86_400 else "day"
 
 

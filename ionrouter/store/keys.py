@@ -117,6 +117,8 @@ class KeyStore:
     ) -> tuple[str, ApiKey]:
         """Make a key and return it in the clear, this once."""
         plain = f"sk-or-v1-{secrets.token_hex(32)}"
+        if expires_at is not None and expires_at <= now:
+            raise RequestError("expires_at: is over already", param="expires_at")
         values = (
             hash_of(plain), name, label_of(plain), kind, 0, now,
             limit, limit_reset, expires_at, int(includes_byok), None, creator_user_id,
@@ -143,8 +145,10 @@ class KeyStore:
     def list(self) -> Sequence[ApiKey]:
         return sorted(self._current().values(), key=lambda key: key.created_at)
 
-    def has_enabled(self, kind: KeyKind) -> bool:
-        return any(key.kind == kind and not key.is_disabled for key in self._current().values())
+    def has_usable(self, kind: KeyKind, now: float) -> bool:
+        """Ask whether anybody can come in: with a key that is neither disabled nor expired."""
+        keys = self._current().values()
+        return any(key.kind == kind and not key.is_disabled and not key.has_expired(now) for key in keys)
 
     def set_disabled(self, reference: str, disabled: bool) -> ApiKey:
         return self._set(reference, {"disabled": disabled}, None)

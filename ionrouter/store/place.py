@@ -32,6 +32,6 @@ def database_of(url: str | None, path: Path, *, survives_power_loss: bool = Fals
         from ionrouter.store.postgres import PostgresServer
     except ImportError as error:
         raise ConfigError(
-            f"IONROUTER_STORE_URL: PostgreSQL needs the extra: pip install 'ionrouter[postgres]' ({error})"
+            f"IONROUTER_STORE_URL: PostgreSQL needs the extra: pip install -e '.[postgres]' ({error})"
         ) from error
     return PostgresServer(url, survives_power_loss)

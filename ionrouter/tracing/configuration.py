@@ -38,7 +38,7 @@ def wants_traces(mode: Mode, env: Mapping[str, str]) -> bool:
     problems = [*_problems(env, exporter)]
     if not problems and not _has_packages():
         cause = (_first(env, ENDPOINTS) or ("IONROUTER_TRACES", ""))[0]
-        text = "traces are configured, but their packages are missing: pip install 'ionrouter[otel]'"
+        text = "traces are configured, but their packages are missing: pip install -e '.[otel]'"
         problems = [Problem(cause, f"{text}, or set IONROUTER_TRACES=off")]
     if problems:
         raise ConfigError(problems)

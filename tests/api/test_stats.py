@@ -147,9 +147,26 @@ def test_keys_are_for_management_and_by_the_hour(busy: Bank) -> None:
     assert len(row["key"]) == 64
 
 
+@pytest.mark.parametrize("name", ["m", "M", "acme/m:nitro", "ACME/M", "acme/m,acme/gone"])
+def test_a_model_may_be_called_as_in_a_request(busy: Bank, name: str) -> None:
+    (row,) = rows(busy, f"model={name}&group_by=model")
+    assert (row["model"], row["requests"]) == ("acme/m", NUM_ASKED + 1)
+
+
+def test_a_key_may_be_called_by_its_name_or_the_begin_of_its_hash(busy: Bank) -> None:
+    manager = busy.server.management_key()
+    (row,) = rows(busy, "group_by=key", key=manager)
+    for name in ("first", row["key"][:12], row["key"]):
+        assert rows(busy, f"key={name}", key=manager) == [row]
+    assert rows(busy, f"key={'0' * 64}", key=manager) == []
+    assert busy.server.get("/api/v1/stats/routes?key=nobody", manager)[0] == 404
+
+
 @pytest.mark.parametrize(
     ("query", "param"),
     [
+        ("class=huge", "class"),
+        ("stream=maybe", "stream"),
         ("window=10s", "window"),
         ("window=32d", "window"),
         ("window=soon", "window"),

@@ -147,7 +147,7 @@ def test_the_shipped_routes_need_no_key(local: Server) -> None:
     assert isinstance(shipped_routes(), Path)
     _, body = local.get("/api/v1/models")
     assert [model["id"] for model in body["data"]] == [MODEL]
-    _, endpoints = local.get("/api/v1/models/meta-llama/llama-3.3-70b-instruct/endpoints")
+    _, endpoints = local.get("/api/v1/models/z-ai/glm-5.3-flash/endpoints")
     assert {e["disabled"] for e in endpoints["data"]["endpoints"]} == {
         "TOGETHER_API_KEY is unset",
         "FIREWORKS_API_KEY is unset",

@@ -40,14 +40,14 @@ def test_the_default_model_is_local_free_and_checked() -> None:
 
 
 def test_hosted_models_have_two_providers_and_back_each_other_up() -> None:
-    llama, qwen = "meta-llama/llama-3.3-70b-instruct", "qwen/qwen-2.5-7b-instruct"
+    glm, qwen = "z-ai/glm-5.3-flash", "qwen/qwen-2.5-7b-instruct"
     table = compile_table(load(ROUTES, KEYS), KEYS)
-    for name, other in ((llama, qwen), (qwen, llama)):
+    for name, other in ((glm, qwen), (qwen, glm)):
         route = table.models[name]
         assert {endpoint.domain for endpoint in route.endpoints} == {"together", "fireworks"}
         assert not any(endpoint.disabled for endpoint in route.endpoints)
         assert route.fallbacks == (other,)
-    without = compile_table(load(ROUTES, {}), {}).models[llama]
+    without = compile_table(load(ROUTES, {}), {}).models[glm]
     assert [e.disabled for e in without.endpoints] == [
         "TOGETHER_API_KEY is unset",
         "FIREWORKS_API_KEY is unset",

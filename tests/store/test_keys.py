@@ -82,12 +82,21 @@ def test_disabling_and_deleting(place: Place) -> None:
     store = KeyStore.open(place.database)
     plain, key = store.create("a", "inference", 1.0)
     assert store.set_disabled("a", True).is_disabled
-    assert not store.has_enabled("inference")
+    assert not store.has_usable("inference", 2.0)
     assert not store.set_disabled("a", False).is_disabled
-    assert store.has_enabled("inference")
+    assert store.has_usable("inference", 2.0)
     store.delete(key.hash)
     assert store.find(plain) is None
     assert store.list() == []
+
+
+def test_nobody_comes_in_with_a_key_that_has_expired(place: Place) -> None:
+    store = KeyStore.open(place.database)
+    store.create("old", "inference", 1.0, expires_at=9.0)
+    assert store.has_usable("inference", 8.0)
+    assert not store.has_usable("inference", 9.0)
+    with pytest.raises(RequestError, match="expires_at"):
+        store.create("older", "inference", 9.0, expires_at=9.0)
 
 
 def test_the_first_start_leaves_a_management_key_only_its_owner_can_read(path: Path) -> None:

@@ -47,5 +47,5 @@ def test_what_cannot_be_opened_is_an_error_that_names_the_setting(url: str, said
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "ionrouter.store.postgres", raising=False)
-    with pytest.raises(ConfigError, match=r"needs the extra: pip install 'ionrouter\[postgres\]'"):
+    with pytest.raises(ConfigError, match=r"needs the extra: pip install -e '.\[postgres\]'"):
         database_of("postgresql://h/x", FILE)

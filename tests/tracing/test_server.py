@@ -390,7 +390,7 @@ def test_missing_packages_are_named_with_the_extra_that_brings_them(tmp_path: Pa
     done = _start(tmp_path, "-c", WITHOUT_PACKAGES, **env)
     assert done.returncode == 1
     assert "ionrouter: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: " in done.stderr
-    assert "pip install 'ionrouter[otel]'" in done.stderr
+    assert "pip install -e '.[otel]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
