@@ -29,6 +29,10 @@ def _output_price(model: ModelRoute) -> float:
     return endpoint.price.completion * PER_MILLION if endpoint else 0.0
 
 
+def _average_price(model: ModelRoute) -> float:
+    return (_prompt_price(model) + _output_price(model)) / 2
+
+
 def _supports(model: ModelRoute, value: str) -> bool:
     return any(_names(value) <= endpoint.supported_parameters for endpoint in enabled(model))
 
@@ -79,8 +83,8 @@ def sort_models(
 ) -> list[ModelRoute]:
     """Order the list; models without the figure asked for go last, an unknown order changes nothing."""
     keys: dict[str, Callable[[ModelRoute], float | None]] = {
-        "pricing-low-to-high": _prompt_price,
-        "pricing-high-to-low": lambda model: -_prompt_price(model),
+        "pricing-low-to-high": _average_price,
+        "pricing-high-to-low": lambda model: -_average_price(model),
         "context-high-to-low": lambda model: -(context_length(model) or 0),
         "newest": lambda model: -model.created,
         "latency-low-to-high": latency,

@@ -132,17 +132,19 @@ def _several() -> RoutingTable:
     base = a_table()
     template = base.models["acme/m"].endpoints[0]
 
-    def model(name: str, price: float, context: int, created: int, **more: object) -> ModelRoute:
+    def model(
+        name: str, price: float, completion: float, context: int, created: int, **more: object
+    ) -> ModelRoute:
         endpoint = replace(
             template, id=f"fake/{name}", model_id=name, context_length=context,
-            price=replace(template.price, prompt=price / 1e6, completion=2 * price / 1e6),
+            price=replace(template.price, prompt=price / 1e6, completion=completion / 1e6),
         )  # fmt: skip
         return ModelRoute(name, name.title(), (endpoint,), created=created, **more)  # type: ignore[arg-type]
 
     models = (
-        model("a/cheap", 1, 1000, 30, input_modalities=("text", "image")),
-        model("b/middle", 5, 9000, 10),
-        model("c/dear", 10, 5000, 20),
+        model("a/cheap", 1, 2, 1000, 30, input_modalities=("text", "image")),
+        model("b/middle", 5, 30, 9000, 10),
+        model("c/dear", 10, 20, 5000, 20),
     )
     return replace(base, models={m.id: m for m in models})
 
@@ -161,7 +163,9 @@ def _several() -> RoutingTable:
         ("model_authors=a,c", ["a/cheap", "c/dear"]),
         ("providers=FAKE", ["a/cheap", "b/middle", "c/dear"]),
         ("providers=other", []),
-        ("sort=pricing-high-to-low", ["c/dear", "b/middle", "a/cheap"]),
+        ("distillable=true", []),
+        ("distillable=false", ["a/cheap", "b/middle", "c/dear"]),
+        ("sort=pricing-high-to-low", ["b/middle", "c/dear", "a/cheap"]),
         ("sort=context-high-to-low", ["b/middle", "c/dear", "a/cheap"]),
         ("sort=newest", ["a/cheap", "c/dear", "b/middle"]),
         ("sort=latency-low-to-high", ["c/dear", "b/middle", "a/cheap"]),
