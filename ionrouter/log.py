@@ -13,7 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, MutableMapping
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import orjson
 
@@ -53,11 +54,14 @@ def configure(
     """
     out = stream if stream is not None else sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
-    lines = Lines(out) if buffered and not console else None
+    forgiving = Forgiving(out)
+    lines = Lines(forgiving) if buffered and not console else None
     structlog.configure(
         processors=_console(redact, colors=out.isatty()) if console else [_JsonLine(redact)],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=out) if lines is None else lambda *_: lines,
+        logger_factory=structlog.PrintLoggerFactory(file=cast(TextIO, forgiving))
+        if lines is None
+        else lambda *_: lines,
         cache_logger_on_first_use=cache,  # cached loggers ignore later configuration: off in tests
     )
     _adopt_standard_logging(level)
@@ -80,10 +84,29 @@ def _serialise(event: EventDict) -> str:
         return json.dumps(event, default=repr)
 
 
+class Forgiving:
+    """A stream for whoever must go on when it cannot be written: a full disk, a closed pipe, a gone terminal.
+
+    What is lost then is lost: there is nowhere to say so.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 class Lines:
     """Writes lines to a stream, several at a time; what is a warning or worse at once."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Forgiving) -> None:
         self._stream = stream
         self._waiting: deque[str] = deque()  # its two ends need no lock
         self._writing = threading.Lock()
@@ -119,10 +142,7 @@ class Lines:
             time.sleep(FLUSH_EVERY_S)
             self._has_some.clear()
             self._is_awaited = True  # before the look: what comes now is seen, or wakes it again
-            try:
-                self.flush()
-            except (OSError, ValueError):
-                continue  # nobody reads any more: there is nowhere to say so
+            self.flush()
 
 
 class _Redactor:

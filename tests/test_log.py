@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -94,3 +95,31 @@ def test_a_buffered_line_waits_for_no_other() -> None:
     while not stream.getvalue() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert json.loads(stream.getvalue())["event"] == "request_finished"
+
+
+class Full(io.StringIO):
+    """A log on a full disk, or a pipe that nobody reads."""
+
+    is_full = True
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.is_full:
+            raise BrokenPipeError
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+@pytest.mark.parametrize("buffered", [True, False])
+def test_whoever_logs_goes_on_when_nothing_can_be_written(log_format: str, buffered: bool) -> None:
+    stream = Full()
+    log.configure(log_format=log_format, stream=stream, cache=False, buffered=buffered)
+    for tell in (structlog.get_logger().info, structlog.get_logger().error):
+        tell("store_failed")
+    logging.getLogger("some.library").error("broken")
+    stream.is_full = False
+    structlog.get_logger().error("store_recovered")
+    assert "store_recovered" in stream.getvalue()

@@ -18,9 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 import ionrouter
 from ionrouter.providers.frames import read_frame
 from ionrouter.providers.litellm_link import Link
+
+_log = structlog.get_logger(__name__)
 
 WORKER_MODULE = "ionrouter.providers.litellm_worker"
 MAX_PAUSE_S = 30.0
@@ -83,25 +87,30 @@ class WorkerProcess:
     async def _keep(self) -> None:
         num_failures = 0
         while True:
-            was_ready = await self._live_once()
+            try:
+                was_ready = await self._live_once()
+            except Exception as error:  # no descriptors, no memory: the next try may have them
+                if num_failures == 0:  # once, not once a try
+                    _log.warning("litellm_worker_not_started", error=repr(error))
+                was_ready = False
             num_failures = 0 if was_ready else num_failures + 1
             await asyncio.sleep(min(0.5 * 2**num_failures, MAX_PAUSE_S) if num_failures else 0)
 
     async def _live_once(self) -> bool:
         """Run one worker from start to death; True when it got as far as serving."""
-        folder = Path(tempfile.mkdtemp(prefix="ion-", dir=self._socket_parent()))
-        path = str(folder / "s")
         arrived: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-        server = await asyncio.start_unix_server(lambda r, w: arrived.put_nowait((r, w)), path)
-        os.chmod(path, 0o600)
         process: asyncio.subprocess.Process | None = None
+        server: asyncio.Server | None = None
+        folder = self._make_folder()
         try:
+            path = str(folder / "s")
+            server = await asyncio.start_unix_server(lambda r, w: arrived.put_nowait((r, w)), path)
+            os.chmod(path, 0o600)
             process = await self._spawn(path)
             return await self._serve(process, arrived)
-        except OSError:
-            return False  # could not be started; the pause before the next try grows
         finally:
-            server.close()
+            if server is not None:
+                server.close()
             shutil.rmtree(folder, ignore_errors=True)
             if process is not None:
                 await _end(process)
@@ -152,11 +161,14 @@ class WorkerProcess:
             self._stderr += data
             del self._stderr[:-STDERR_BYTES]
 
-    def _socket_parent(self) -> str | None:
-        if self._parent_dir is None or len(os.fsencode(self._parent_dir)) > MAX_PARENT_BYTES:
-            return None
-        self._parent_dir.mkdir(parents=True, exist_ok=True)
-        return str(self._parent_dir)
+    def _make_folder(self) -> Path:
+        """Make the socket's folder, ours alone: in the state folder, else a temporary one."""
+        parent = self._parent_dir
+        if parent is not None and len(os.fsencode(parent)) <= MAX_PARENT_BYTES:
+            with suppress(OSError):  # the state folder cannot be used: a server goes on without one
+                parent.mkdir(parents=True, exist_ok=True)
+                return Path(tempfile.mkdtemp(prefix="ion-", dir=parent))
+        return Path(tempfile.mkdtemp(prefix="ion-"))
 
 
 async def _connection(

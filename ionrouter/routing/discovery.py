@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from ionrouter.routing.atomic_file import replace_file
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import compile_provider
 from ionrouter.routing.identity import account_of
 from ionrouter.routing.table import Provider
 from ionrouter.routing.upstream_list import UpstreamList, parse_models
+from ionrouter.schema import json
 
 # Answers the parsed JSON of the provider's GET /models; raises whatever it likes.
 Fetch = Callable[[Provider], Awaitable[Any]]
@@ -28,7 +27,7 @@ EMPTY = UpstreamList(())
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one provider offers. `problem`: why it is old or empty; `fetched_at` is Unix time."""
+    """What one provider offers. `problem`: why it is old, empty or not kept; `fetched_at` is Unix time."""
 
     slug: str
     list: UpstreamList = EMPTY
@@ -84,8 +83,12 @@ async def _listing(
     except Exception as error:  # any upstream's fault; told in `problem`, and the last answer serves on
         stored = _read(provider, folder)
         return replace(stored, problem=f"{type(error).__name__}: {error}")
-    _write(provider, folder, answer, now)
-    return Listing(provider.slug, found, now, is_fresh=True)
+    problem = None
+    try:
+        _write(provider, folder, answer, now)
+    except OSError as error:  # it serves all the same
+        problem = f"the list cannot be kept for days without a network: {error}"
+    return Listing(provider.slug, found, now, is_fresh=True, problem=problem)
 
 
 def _file(provider: Provider, folder: Path) -> Path:
@@ -96,13 +99,13 @@ def _file(provider: Provider, folder: Path) -> Path:
 def _write(provider: Provider, folder: Path, answer: Any, now: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stored = {"fetched_at": now, "base_url": provider.base_url, "answer": answer}
-    replace_file(_file(provider, folder), orjson.dumps(stored), mode=0o600)
+    replace_file(_file(provider, folder), json.dumps(stored), mode=0o600)
 
 
 def _read(provider: Provider, folder: Path) -> Listing:
     path = _file(provider, folder)
     try:
-        stored = orjson.loads(path.read_bytes())
+        stored = json.loads(path.read_bytes())
         return Listing(provider.slug, parse_models(stored["answer"]), float(stored["fetched_at"]))
     except FileNotFoundError:
         return Listing(provider.slug, problem="never fetched")

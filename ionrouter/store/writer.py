@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,9 +18,8 @@ from typing import Any
 
 import structlog
 
-from ionrouter.errors import ConfigError
 from ionrouter.store.checkpointer import Checkpointer
-from ionrouter.store.database import Database, Link, RowFault, Statement, StoreFault
+from ionrouter.store.database import Database, Link, RowFault, Statement
 from ionrouter.store.journal import Journal
 from ionrouter.store.sqlite_file import SqliteFile, SqliteLink
 
@@ -32,6 +32,7 @@ MAX_SETTLE_S = 1.0
 LOCK_PATIENCE_S = 0.25  # somebody else's transaction: a backup, a person with a shell
 SHARED_PATIENCE_S = 1.0  # other servers' commits, too
 CLOSE_TIMEOUT_S = 5.0
+LAST_TRY_S = 4.0  # of them, after which no commit is begun any more
 MAX_LOG_PAGES = 8000  # 32 MB: then the checkpointer has fallen behind, and the writer does its work
 Fault = Callable[[str, int], None]  # what went wrong (see metrics.py), how many
 Book = Callable[[Sequence[Any]], Sequence[Statement]]  # from rows to statements that write all of them
@@ -71,6 +72,7 @@ class Writer:
     _waiting: deque[Write] = field(default_factory=deque)
     _quiet: threading.Lock = field(default_factory=threading.Lock)  # held while there is nothing to do
     _is_closing: bool = False
+    _gives_up_at: float = 0.0  # of the monotonic clock, once it is closing
     _is_waking: bool = False  # it is said already, and happens in a moment
     _thread: threading.Thread | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -151,7 +153,8 @@ class Writer:
         return self.is_well and self.num_waiting < self.max_waiting and not self._is_closing
 
     async def close(self) -> None:
-        """Write what waits, then end; gives up after five seconds."""
+        """Write what waits, then end; tries for five seconds, then gives up."""
+        self._gives_up_at = time.monotonic() + LAST_TRY_S
         self._is_closing = True
         if self._nudge is not None:
             self._nudge.cancel()
@@ -175,11 +178,11 @@ class Writer:
                 self._commit(link, batch)
                 if checkpointer is not None:
                     checkpointer.note(len(batch))
-            except (StoreFault, ConfigError) as error:
+            except Exception as error:  # whatever it is: without this thread nothing is kept any more
                 self._fail(error, batch)
                 if link is not None and link.is_broken:
                     link = None
-            if is_last:
+            if is_last and (self.is_well or not self._waiting or time.monotonic() > self._gives_up_at):
                 break
         if checkpointer is not None:
             checkpointer.close()

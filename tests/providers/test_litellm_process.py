@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import stat
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +98,27 @@ async def test_the_socket_is_ours_alone(make: Make, tmp_path: Path) -> None:
 async def test_a_long_state_folder_does_not_make_an_impossible_socket(make: Make, tmp_path: Path) -> None:
     provider = make(state_dir=tmp_path / ("deep" * 30))
     assert (await ask(provider)).text() == "hi"
+
+
+async def test_without_a_state_folder_the_socket_is_in_one_of_the_systems(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert (await ask(make(state_dir=tmp_path / "file" / "state"))).text() == "hi"
+
+
+async def test_a_worker_that_could_not_be_started_is_started_later(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptors, no room: for as long as that lasts, not for ever."""
+    failures = iter([OSError(errno.EMFILE, "Too many open files"), RuntimeError("no thread")])
+    made = tempfile.mkdtemp
+
+    def scarce(**options: Any) -> str:
+        for failure in failures:
+            raise failure
+        return made(**options)
+
+    monkeypatch.setattr("ionrouter.providers.litellm_process.tempfile.mkdtemp", scarce)
+    assert (await ask(make(state_dir=None))).text() == "hi"
 
 
 async def test_a_stranger_cannot_take_the_workers_place(make: Make, tmp_path: Path) -> None:

@@ -135,3 +135,21 @@ async def test_the_version_of_a_table_tells_what_was_discovered(tmp_path: Path) 
     found = (await run(plain, tmp_path)).catalog
     assert found.version != plain.version
     assert found.version == (await run(plain, tmp_path, offline)).catalog.version
+
+
+async def test_a_list_that_cannot_be_kept_serves_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = await run(catalog(TEXT), tmp_path / "file" / "lists")
+    assert "qwen" in compile_table(found.catalog, ENV).models
+    assert all("cannot be kept" in (listing.problem or "") for listing in found.listings)
+
+
+async def test_half_a_character_in_a_list_is_kept_like_any_text(tmp_path: Path) -> None:
+    """A description that was cut in the middle of an emoji."""
+
+    async def cut(provider: Provider) -> Any:
+        return {"data": [{"id": "qwen", "description": "fast \ud83d"}]}
+
+    found = await run(catalog(TEXT), tmp_path, cut)
+    assert [listing.problem for listing in found.listings] == [None, None]
+    assert "qwen" in compile_table((await run(catalog(TEXT), tmp_path, offline)).catalog, ENV).models

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ionrouter.store.database import Statement
 from ionrouter.store.sqlite_file import SqliteFile
@@ -126,6 +127,33 @@ async def test_closing_writes_what_waits(place: Place) -> None:
         writer.put_lazily([(ADD, (f"{number:03}",))])
     await writer.close()
     assert len(names(place)) == 200
+
+
+async def test_closing_waits_for_a_lock_that_goes(place: Place) -> None:
+    """A backup, or a database that starts again: what was answered is not lost for a moment's sake."""
+    writer = Writer(place.database)
+    writer.start()
+    with place.locked():
+        writer.put_lazily([(ADD, ("a",))])
+        writer.hurry()
+        while writer.is_well:  # noqa: ASYNC110 - another thread writes
+            await asyncio.sleep(0.01)
+        closing_ = asyncio.create_task(writer.close())
+        await asyncio.sleep(0.3)
+        assert not closing_.done()
+    await closing_
+    assert names(place) == ["a"]
+
+
+async def test_closing_gives_up_in_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ionrouter.store.writer.LAST_TRY_S", 0.1)
+    writer = Writer(place.database)
+    writer.start()
+    with place.locked(), capture_logs() as logs:
+        writer.put_lazily([(ADD, ("a",))])
+        await writer.close()
+    assert writer.num_waiting == 1
+    assert [event["count"] for event in logs if event["event"] == "store_left_unwritten"] == [1]
 
 
 async def test_a_future_that_was_cancelled_hurts_nobody(place: Place) -> None:
