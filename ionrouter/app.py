@@ -257,13 +257,15 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
     try:
         instance = claim(settings.state_dir)
         with closing(database.open()) as link:
-            book_left(link, settings.state_dir, instance)
+            unbooked = book_left(link, settings.state_dir, instance)
             spending = SpendingBook.load(link)
             unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
     except (StoreFault, OSError) as error:
         raise ConfigError(f"the state cannot be read: {error}") from error
     limits, watch = (SharedLimits(database), KeyWatch(database, keys)) if database.is_shared else (None, None)
-    writer = Writer(database, fault, journal=_journal(settings, database, instance))
+    # A journal of its own would take the place of one that is not booked yet.
+    journal = None if unbooked else _journal(settings, database, instance)
+    writer = Writer(database, fault, journal=journal)
     ledger = Ledger(
         spending,
         writer,
@@ -272,6 +274,7 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
         limits=limits,
         instance=instance,
         unfinished=unfinished,
+        unbooked=unbooked,
     )
     return Accounts(keys, ledger, watch=watch)
 

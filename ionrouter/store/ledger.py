@@ -71,6 +71,7 @@ class Ledger:
     limits: SharedLimits | None = None  # where other servers spend from the same keys
     instance: Instance | None = None
     unfinished: Sequence[Generation] = ()  # what dead servers left
+    unbooked: Sequence[Generation] = ()  # what they had answered, and the database could not take yet
     _running: dict[str, _Running] = field(default_factory=dict)
     _recent: OrderedDict[str, Generation] = field(default_factory=OrderedDict)
     _commits: dict[str, tuple[asyncio.Future[None], float]] = field(default_factory=dict)  # and how long
@@ -229,7 +230,12 @@ class Ledger:
         if self.writer is not None:
             self.writer.start(generation.book)
         self._abort(self.unfinished)
-        self.unfinished = ()
+        for done in self.unbooked:
+            self._remember(done)
+            self.spending.settle(done.key_hash, done.id, done.cost, done.started_at)
+            if self.writer is not None:
+                self.writer.put_lazily((), generation.turn_of(done), done)
+        self.unfinished = self.unbooked = ()
 
     def _abort(self, rows: Sequence[Generation]) -> None:
         """Book what was reserved for them, as an estimate."""

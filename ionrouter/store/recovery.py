@@ -5,11 +5,12 @@ Before anything else of a start reads it. Knows where journals lie and what thei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 
-from ionrouter.store.database import Link, RowFault
+from ionrouter.store.database import Link, RowFault, StoreFault
 from ionrouter.store.generation import Generation, book, from_bytes
 from ionrouter.store.instance import Instance
 from ionrouter.store.journal import rows_left
@@ -22,24 +23,35 @@ def journal_path(folder: Path, name: str) -> Path:
     return folder / f"journal.{name}"
 
 
-def book_left(link: Link, folder: Path, instance: Instance) -> None:
-    """Book the rows of this server's name and of every dead one, each once; raises StoreFault, OSError."""
+def book_left(link: Link, folder: Path, instance: Instance) -> Sequence[Generation]:
+    """Book the rows of this server's name and of every dead one, each once; raises OSError.
+
+    Returns those for which the database has no room or no time now: their journals stay, so that the next
+    start finds them again, and booking them twice does no harm.
+    """
+    unbooked: list[Generation] = []
     for name in instance.dead:
         with instance.holding(folder, name) as is_held:
             if is_held:
-                _book_rows(link, journal_path(folder, name))
+                unbooked += _book_rows(link, journal_path(folder, name))
+    if unbooked:
+        _log.warning("requests_unbooked", count=len(unbooked))
+    return unbooked
 
 
-def _book_rows(link: Link, path: Path) -> None:
+def _book_rows(link: Link, path: Path) -> Sequence[Generation]:
     rows = [row for row in map(_read, rows_left(path)) if row is not None]
-    for row in rows:
+    for at, row in enumerate(rows):
         try:
             link.transact(book([row]))
         except RowFault as error:
             _log.error("store_row_refused", error=str(error))
+        except StoreFault:
+            return rows[at:]
     if rows:
         _log.info("requests_recovered", count=len(rows))
     path.unlink(missing_ok=True)
+    return ()
 
 
 def _read(row: bytes) -> Generation | None:
