@@ -102,6 +102,8 @@ class Service:
         if ledger.writer is not None and ledger.instance is not None:
             keeper = StatsKeeper(self.edge.stats, ledger.writer, ledger.instance.name)
             tasks.append(asyncio.create_task(keeper.run(), name="keep-statistics"))
+        for task in tasks:
+            task.add_done_callback(_tell_crash)
         yield
         if self._worker is not None:
             tasks.append(self._worker)
@@ -127,6 +129,7 @@ class Service:
         self.ion.prepare(_local(table))
         if self._worker is None and any(e.provider.type == "litellm" for e in _enabled(table)):
             self._worker = asyncio.create_task(self.litellm.start(), name="start-litellm")
+            self._worker.add_done_callback(_tell_crash)
 
     async def _become_ready(self) -> None:
         if self.edge.tracing is not None:
@@ -306,6 +309,12 @@ def _engine_load(ion: IonProvider) -> Any:
         return ion.load_of(endpoint) if endpoint.provider.type == "ion" else None
 
     return load_of
+
+
+def _tell_crash(task: asyncio.Task[None]) -> None:
+    """Say that what should run to the end of the process has ended: nobody awaits it before that."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task_crashed", task=task.get_name(), exc_info=error)
 
 
 def _enabled(table: RoutingTable) -> Iterable[Endpoint]:

@@ -105,3 +105,17 @@ async def test_a_stop_tells_of_all_of_them_once_and_keeps_their_statistics(tmp_p
     async with serving(tmp_path) as (_, session), asyncio.timeout(60):
         while rows(await read(session, "/api/v1/stats/routes")) != NUM:  # noqa: ASYNC110 - read back at leisure
             await asyncio.sleep(0.02)
+
+
+async def test_a_background_task_that_crashes_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def crash(_self: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("ionrouter.stats_keeper.StatsKeeper.run", crash)
+    with capture_logs() as logs:
+        async with serving(tmp_path) as (_, session):
+            await chat(session)
+    (told,) = [event for event in logs if event["event"] == "task_crashed"]
+    assert (told["task"], str(told["exc_info"])) == ("keep-statistics", "out of luck")
