@@ -242,6 +242,7 @@ def _usage(script: Script, request: UpstreamRequest) -> Usage | None:
     if script.usage is False:
         return None
     if script.usage is not True:
-        return Usage(**script.usage)
+        counts: dict[str, Any] = {**script.usage}
+        return Usage(**counts)
     num_out = 0 if request.kind in WHOLE_KINDS else len(script.pieces())
     return Usage(prompt_tokens=10, completion_tokens=num_out)

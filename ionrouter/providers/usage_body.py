@@ -6,11 +6,18 @@ Ours: prompt tokens include cached ones, completion tokens include reasoning (sc
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import astuple
 
-from ionrouter.schema.usage import Usage
+from ionrouter.schema.usage import (
+    NO_COMPLETION_PARTS,
+    NO_PROMPT_PARTS,
+    CompletionParts,
+    PromptParts,
+    Usage,
+)
 
 _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
@@ -20,7 +27,12 @@ _COMPLETION_DETAILS = ("completion_tokens_details", "output_tokens_details")
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 
+# What the details tell apart, in the order of the structs.
+_PROMPT_PARTS = PromptParts.__struct_fields__
+_COMPLETION_PARTS = CompletionParts.__struct_fields__
+
 _Count = Annotated[int, Meta(ge=0)]
+Parts = TypeVar("Parts", PromptParts, CompletionParts)
 
 
 class _PromptDetails(Struct):
@@ -28,6 +40,10 @@ class _PromptDetails(Struct):
 
     cached_tokens: _Count | None = None
     cache_write_tokens: _Count | None = None
+    image_tokens: _Count | None = None
+    audio_tokens: _Count | None = None
+    video_tokens: _Count | None = None
+    file_tokens: _Count | None = None
     prompt_cache_hit_tokens: None = None
     cache_read_input_tokens: None = None
     cache_creation_tokens: None = None
@@ -36,6 +52,10 @@ class _PromptDetails(Struct):
 
 class _CompletionDetails(Struct):
     reasoning_tokens: _Count | None = None
+    audio_tokens: _Count | None = None
+    image_tokens: _Count | None = None
+    accepted_prediction_tokens: _Count | None = None
+    rejected_prediction_tokens: _Count | None = None
 
 
 class _CommonUsage(Struct):
@@ -70,12 +90,30 @@ def read_usage(usage: Any) -> Usage | None:
 def _common(usage: _CommonUsage) -> Usage:
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     cached = written = reasoning = 0
+    prompt_parts, completion_parts = NO_PROMPT_PARTS, NO_COMPLETION_PARTS
     if (asked := usage.prompt_tokens_details) is not None:
         cached, written = asked.cached_tokens or 0, asked.cache_write_tokens or 0
-    if (answered := usage.completion_tokens_details) is not None and answered.reasoning_tokens:
-        reasoning = answered.reasoning_tokens
+        prompt_parts = _prompt_parts(
+            asked.image_tokens, asked.audio_tokens, asked.video_tokens, asked.file_tokens
+        )
+    if (answered := usage.completion_tokens_details) is not None:
+        reasoning = answered.reasoning_tokens or 0
         completion = _with_reasoning(prompt, completion, reasoning, usage.total_tokens)
-    return Usage(max(prompt, cached), completion, cached, written, min(reasoning, completion))
+        completion_parts = _completion_parts(
+            answered.audio_tokens,
+            answered.image_tokens,
+            answered.accepted_prediction_tokens,
+            answered.rejected_prediction_tokens,
+        )
+    return Usage(
+        max(prompt, cached),
+        completion,
+        cached,
+        written,
+        min(reasoning, completion),
+        prompt_parts,
+        completion_parts,
+    )
 
 
 def read_any_usage(usage: dict[str, Any]) -> Usage | None:
@@ -100,6 +138,10 @@ def read_any_usage(usage: dict[str, Any]) -> Usage | None:
         cached_tokens=cached,
         cache_write_tokens=written,
         reasoning_tokens=min(reasoning, completion),
+        prompt_parts=_prompt_parts(*(_count(prompt_details.get(name)) for name in _PROMPT_PARTS)),
+        completion_parts=_completion_parts(
+            *(_count(completion_details.get(name)) for name in _COMPLETION_PARTS)
+        ),
     )
 
 
@@ -113,7 +155,30 @@ def merge_usage(old: Usage | None, new: Usage | None) -> Usage | None:
         cached_tokens=max(old.cached_tokens, new.cached_tokens),
         cache_write_tokens=max(old.cache_write_tokens, new.cache_write_tokens),
         reasoning_tokens=max(old.reasoning_tokens, new.reasoning_tokens),
+        prompt_parts=_later(old.prompt_parts, new.prompt_parts),
+        completion_parts=_later(old.completion_parts, new.completion_parts),
     )
+
+
+def _later(old: Parts, new: Parts) -> Parts:
+    if old is new:  # nearly always: neither tells any
+        return new
+    pairs: Any = zip(astuple(old), astuple(new), strict=True)
+    return type(new)(*(first if second is None else max(first or 0, second) for first, second in pairs))
+
+
+def _prompt_parts(image: int | None, audio: int | None, video: int | None, file: int | None) -> PromptParts:
+    if not (image or audio or video or file):
+        return NO_PROMPT_PARTS
+    return PromptParts(image or 0, audio or 0, video or 0, file or 0)
+
+
+def _completion_parts(
+    audio: int | None, image: int | None, accepted: int | None, rejected: int | None
+) -> CompletionParts:
+    if not (audio or image) and accepted is rejected is None:
+        return NO_COMPLETION_PARTS
+    return CompletionParts(audio or 0, image or 0, accepted, rejected)
 
 
 def _counts_cache_apart(usage: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from ionrouter.schema.errors import ErrorBody
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Committed, Complete, Finished
 from ionrouter.schema.request import Kind
-from ionrouter.schema.usage import Cost, Usage
+from ionrouter.schema.usage import NO_COMPLETION_PARTS, CompletionParts, Cost, Usage
 
 OBJECTS: dict[tuple[Kind, bool], str] = {
     ("chat", False): "chat.completion",
@@ -169,6 +169,7 @@ def cost_fields(cost: Cost, *, ins: str = "prompt", outs: str = "completions") -
 
 def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
     """Usage with cost in USD; every sub-object complete, because clients require whole ones."""
+    asked, answered = usage.prompt_parts, usage.completion_parts
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -176,13 +177,23 @@ def usage_object(usage: Usage, cost: Cost) -> dict[str, Any]:
         "prompt_tokens_details": {
             "cached_tokens": usage.cached_tokens,
             "cache_write_tokens": usage.cache_write_tokens,
-            "audio_tokens": 0,
-            "video_tokens": 0,
+            "audio_tokens": asked.audio_tokens,
+            "video_tokens": asked.video_tokens,
         },
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
-            "audio_tokens": 0,
-            "image_tokens": 0,
+            "audio_tokens": answered.audio_tokens,
+            "image_tokens": answered.image_tokens,
+            **({} if answered is NO_COMPLETION_PARTS else _prediction(answered)),
         },
         **cost_fields(cost),
     }
+
+
+def _prediction(parts: CompletionParts) -> dict[str, int]:
+    """What became of the caller's `prediction`, if the upstream says so."""
+    told = {
+        "accepted_prediction_tokens": parts.accepted_prediction_tokens,
+        "rejected_prediction_tokens": parts.rejected_prediction_tokens,
+    }
+    return {name: count for name, count in told.items() if count is not None}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import asdict
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from ionrouter.errors import AllAttemptsFailed
@@ -15,6 +16,7 @@ from ionrouter.schema.answers import Unstreamed, cost_fields
 from ionrouter.schema.chat import PARTS, Part
 from ionrouter.schema.common import CHARACTERS_PER_TOKEN, PositiveInt, TextRequest
 from ionrouter.schema.events import Committed, Complete, Finished
+from ionrouter.schema.usage import Usage
 from ionrouter.schema.vectors import base64_of, num_dimensions, numbers_of
 
 MAX_INPUTS = 2048
@@ -107,6 +109,7 @@ class EmbeddingsAnswer(Unstreamed):
             "usage": {
                 "prompt_tokens": usage.prompt_tokens,
                 "total_tokens": usage.total_tokens,
+                **_media(usage),
                 **cost_fields(finished.cost),
             },
         }
@@ -121,3 +124,11 @@ class EmbeddingsAnswer(Unstreamed):
 
     def _wrong(self, what: str) -> AllAttemptsFailed:
         return AllAttemptsFailed(f"{self.provider} answered with {what}", 502, [])
+
+
+def _media(usage: Usage) -> dict[str, Any]:
+    """The input's tokens by medium, where the upstream tells several apart; none that is 0."""
+    told = asdict(usage.prompt_parts)
+    told["text_tokens"] = usage.prompt_tokens - sum(told.values())
+    parts = {name: count for name, count in told.items() if count > 0}
+    return {"prompt_tokens_details": parts} if len(parts) > 1 else {}

@@ -5,6 +5,27 @@ from __future__ import annotations
 from msgspec import Struct
 
 
+class PromptParts(Struct, frozen=True):
+    """How many of a prompt's tokens are no text, as far as the upstream tells them apart."""
+
+    image_tokens: int = 0
+    audio_tokens: int = 0
+    video_tokens: int = 0
+    file_tokens: int = 0
+
+
+class CompletionParts(Struct, frozen=True):
+    """The same of a completion. None: the upstream says nothing about the caller's `prediction`."""
+
+    audio_tokens: int = 0
+    image_tokens: int = 0
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+NO_PROMPT_PARTS, NO_COMPLETION_PARTS = PromptParts(), CompletionParts()
+
+
 class Usage(Struct, frozen=True):
     """Token counts in the upstream's own tokenizer."""
 
@@ -13,6 +34,8 @@ class Usage(Struct, frozen=True):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    prompt_parts: PromptParts = NO_PROMPT_PARTS
+    completion_parts: CompletionParts = NO_COMPLETION_PARTS
 
     @property
     def total_tokens(self) -> int:

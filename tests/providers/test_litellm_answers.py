@@ -9,7 +9,8 @@ import pytest
 from ionrouter.errors import FailureClass
 from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.providers.litellm_recipe import BARE
-from tests.support.endpoints import Answer
+from ionrouter.schema.usage import CompletionParts, PromptParts
+from tests.support.endpoints import Answer, collect
 from tests.support.litellm_matrix import BODIES, CARRIED, TRANSLATED, asking, plain_answer
 from tests.support.litellm_ways import both, learnt, told, way
 from tests.support.translated_wire import (
@@ -100,6 +101,16 @@ async def test_answers_come_out_the_same(
                 up.enqueue(*[scripts[stream]] * 2)
                 old, new = await both(litellm, carrying, request)
                 _check(old, new, name, stream, label)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_of_media_are_as_gemini_counts_them(litellm: LiteLLMProvider, stream: bool) -> None:
+    write = streamed if stream else whole
+    with Upstream(write("gemini", [TEXT], "stop")) as up:
+        answer = await collect(litellm, asking(up, "gemini", stream=stream))
+    (used,) = answer.usages() if stream else [answer.complete.usage]
+    assert used is not None
+    assert (used.prompt_parts, used.completion_parts) == (PromptParts(0, 30, 3), CompletionParts(2, 4))
 
 
 def _faults(name: str) -> dict[str, tuple[Script, Script]]:

@@ -30,6 +30,8 @@ COUNTS = (
     *("prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens"),
     *("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "reasoning_tokens"),
     *("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens", "audio_tokens"),
+    *("image_tokens", "video_tokens", "file_tokens"),
+    *("accepted_prediction_tokens", "rejected_prediction_tokens"),
 )
 DETAILS = (
     *("prompt_tokens_details", "input_tokens_details"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ionrouter.providers.usage_body import merge_usage, read_usage
-from ionrouter.schema.usage import Usage
+from ionrouter.schema.usage import CompletionParts, PromptParts, Usage
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,34 @@ def test_counts_are_read(usage: dict[str, Any], expected: Usage) -> None:
     assert read_usage(usage) == expected
 
 
+@pytest.mark.parametrize("names", [("prompt", "completion"), ("input", "output")])
+def test_what_the_tokens_are_of_is_read(names: tuple[str, str]) -> None:
+    asked, answered = names
+    usage = read_usage(
+        {
+            f"{asked}_tokens": 50,
+            f"{answered}_tokens": 20,
+            f"{asked}_tokens_details": {"audio_tokens": 30, "video_tokens": 3, "text_tokens": 17},
+            f"{answered}_tokens_details": {
+                "audio_tokens": 4,
+                "image_tokens": 6,
+                "accepted_prediction_tokens": 1,
+                "rejected_prediction_tokens": 2,
+            },
+        }
+    )
+    assert usage is not None
+    assert usage.prompt_parts == PromptParts(audio_tokens=30, video_tokens=3)
+    assert usage.completion_parts == CompletionParts(4, 6, 1, 2)
+
+
+def test_a_count_of_predicted_tokens_is_told_even_if_it_is_zero() -> None:
+    told = {"audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": None}
+    usage = read_usage({"prompt_tokens": 1, "completion_tokens": 1, "completion_tokens_details": told})
+    assert usage is not None
+    assert usage.completion_parts == CompletionParts(accepted_prediction_tokens=0)
+
+
 @pytest.mark.parametrize(
     "usage", [None, {}, [], "x", {"prompt_tokens": None}, {"prompt_tokens": True}, {"cost": 1.0}]
 )
@@ -99,3 +127,7 @@ def test_a_repeated_report_counts_once_and_a_later_zero_takes_nothing_away() -> 
     assert merge_usage(Usage(10, 1), Usage(10, 3)) == Usage(10, 3)
     assert merge_usage(None, Usage(1, 1)) == Usage(1, 1)
     assert merge_usage(Usage(1, 1), None) == Usage(1, 1)
+    heard, early = PromptParts(audio_tokens=4), CompletionParts(1, 0, None, 2)
+    late = Usage(9, 5, completion_parts=CompletionParts(3, 0, 0))
+    merged = Usage(9, 5, prompt_parts=heard, completion_parts=CompletionParts(3, 0, 0, 2))
+    assert merge_usage(Usage(9, 1, prompt_parts=heard, completion_parts=early), late) == merged

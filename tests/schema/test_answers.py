@@ -5,7 +5,7 @@ from __future__ import annotations
 from ionrouter.schema.answers import AnswerFrame, usage_object
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Committed, Complete, Finished
 from ionrouter.schema.request import Kind
-from ionrouter.schema.usage import Cost, Usage
+from ionrouter.schema.usage import CompletionParts, Cost, PromptParts, Usage
 
 COMMITTED = Committed("p/m", "served/m", "Provider", "why", 1)
 FINISHED = Finished(Usage(1, 2), Cost(0.1, 0.2), (), None)
@@ -74,6 +74,24 @@ def test_costs_are_free_of_float_noise_and_add_up() -> None:
     assert usage["prompt_tokens_details"]["cached_tokens"] == 3
     assert usage["prompt_tokens_details"]["cache_write_tokens"] == 2
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 1
+
+
+def test_tokens_are_told_apart_as_the_upstream_counted_them() -> None:
+    usage = usage_object(
+        Usage(50, 20, prompt_parts=PromptParts(0, 30, 3), completion_parts=CompletionParts(4, 6, 1, 2)),
+        Cost(),
+    )
+    asked, answered = usage["prompt_tokens_details"], usage["completion_tokens_details"]
+    assert (asked["audio_tokens"], asked["video_tokens"]) == (30, 3)
+    assert answered == {
+        "reasoning_tokens": 0,
+        "audio_tokens": 4,
+        "image_tokens": 6,
+        "accepted_prediction_tokens": 1,
+        "rejected_prediction_tokens": 2,
+    }
+    uncounted = usage_object(Usage(50, 20), Cost())["completion_tokens_details"]
+    assert uncounted == {"reasoning_tokens": 0, "audio_tokens": 0, "image_tokens": 0}
 
 
 def test_the_service_tier_is_passed_on_when_there_is_one() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from ionrouter.errors import AllAttemptsFailed, RequestError
 from ionrouter.schema.embeddings import EmbeddingsAnswer, EmbeddingsRequest
-from ionrouter.schema.events import Complete
+from ionrouter.schema.events import Complete, Finished
+from ionrouter.schema.usage import Cost, PromptParts, Usage
 from ionrouter.schema.validation import validated
 from ionrouter.schema.vectors import base64_of
 from tests.support.deltas import COMMITTED, FINISHED
@@ -95,3 +96,14 @@ def test_an_answer_that_is_not_what_was_asked_for_is_a_failure(
     with pytest.raises(AllAttemptsFailed, match=words) as failed:
         _answer(**options).whole(_complete(*vectors), FINISHED)
     assert failed.value.status == 502
+
+
+def test_tokens_are_told_by_medium_where_there_are_several() -> None:
+    for parts, expected in (
+        (PromptParts(image_tokens=258), {"image_tokens": 258, "text_tokens": 8}),
+        (PromptParts(image_tokens=266), None),
+        (PromptParts(), None),
+    ):
+        finished = Finished(Usage(266, 0, prompt_parts=parts), Cost(), (), None)
+        usage = _answer().whole(_complete([0.5, 1.0]), finished)["usage"]
+        assert usage.get("prompt_tokens_details") == expected

@@ -137,6 +137,16 @@ _GEMINI_USAGE = {
     "candidatesTokenCount": 7,
     "thoughtsTokenCount": 3,
     "totalTokenCount": 110,
+    "promptTokensDetails": [
+        {"modality": "TEXT", "tokenCount": 67},
+        {"modality": "AUDIO", "tokenCount": 30},
+        {"modality": "VIDEO", "tokenCount": 3},
+    ],
+    "candidatesTokensDetails": [
+        {"modality": "TEXT", "tokenCount": 1},
+        {"modality": "AUDIO", "tokenCount": 2},
+        {"modality": "IMAGE", "tokenCount": 4},
+    ],
 }
 
 

@@ -1,0 +1,55 @@
+"""What an upstream says beside its text, on each surface of the whole server: nothing vanishes silently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.server import Server, running_server
+from tests.support.sse import chunks
+from tests.support.upstream import Upstream, chunk, json_response, sse
+from tests.support.wire import Script, usage
+
+ROUTES = """
+providers:
+  up: {{ type: openai, name: Up, base_url: {url} }}
+models:
+  m: {{ endpoints: [ {{ provider: up, model: up-m }} ] }}
+"""
+SAYS = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Upstream]]:
+    with Upstream() as up:
+        routes = ROUTES.format(url=up.base_url)
+        with running_server(tmp_path_factory.mktemp("parts"), routes) as server:
+            yield server, up
+
+
+def whole(counts: Any = None, **message: Any) -> Script:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return json_response({"id": "c", "choices": [choice], "usage": counts or usage(5, 2)})
+
+
+def streamed(*deltas: Any, counts: Any = None) -> Script:
+    return sse([*map(chunk, deltas), chunk({}, "stop"), chunk(usage=counts or usage(5, 2))])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_that_the_upstream_tells_apart(serving: tuple[Server, Upstream], stream: bool) -> None:
+    server, up = serving
+    asked = {"cached_tokens": 0, "cache_write_tokens": 0, "audio_tokens": 30, "video_tokens": 3}
+    answered = {
+        **{"reasoning_tokens": 0, "audio_tokens": 4, "image_tokens": 6},
+        **{"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 2},
+    }
+    counts = usage(50, 20, prompt_tokens_details=asked, completion_tokens_details=answered)
+    up.enqueue(streamed({"content": "hi"}, counts=counts) if stream else whole(counts, content="hi"))
+    body = {"model": "m", "messages": SAYS, "stream": stream}
+    status, answer = server.post("/api/v1/chat/completions", body)
+    told = (chunks(answer)[-1] if stream else answer)["usage"]
+    assert status == 200
+    assert (told["prompt_tokens_details"], told["completion_tokens_details"]) == (asked, answered)
