@@ -53,3 +53,25 @@ def test_tokens_that_the_upstream_tells_apart(serving: tuple[Server, Upstream], 
     told = (chunks(answer)[-1] if stream else answer)["usage"]
     assert status == 200
     assert (told["prompt_tokens_details"], told["completion_tokens_details"]) == (asked, answered)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_completions_reasoning(serving: tuple[Server, Upstream], stream: bool, hidden: bool) -> None:
+    server, up = serving
+    choices = [
+        {"index": 0, "text": "", "reasoning": "hm"},
+        {"index": 0, "text": "A", "finish_reason": "stop"},
+    ]
+    joined = {**choices[1], "reasoning": "hm"}
+    counts = usage(5, 2)
+    events = [*({"choices": [choice]} for choice in choices), {"choices": [], "usage": counts}]
+    up.enqueue(sse(events) if stream else json_response({"choices": [joined], "usage": counts}))
+    body = {"model": "m", "prompt": "One", "stream": stream, "reasoning": {"exclude": hidden}}
+    status, answer = server.post("/api/v1/completions", body)
+    told = [choice for one in chunks(answer) for choice in one["choices"]] if stream else answer["choices"]
+    details = [{"type": "reasoning.text", "text": "hm", "format": "unknown", "index": 0}]
+    assert (status, "".join(choice["text"] for choice in told)) == (200, "A")
+    assert [choice["reasoning"] for choice in told if "reasoning" in choice] == ([] if hidden else ["hm"])
+    thought = [choice["reasoning_details"] for choice in told if "reasoning_details" in choice]
+    assert thought == ([] if hidden else [details])

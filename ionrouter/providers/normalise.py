@@ -203,14 +203,11 @@ def _read_message(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_text(choice: dict[str, Any]) -> dict[str, Any]:
-    """For kind "completions": {"text": ...}, from `text` or from a chat-like delta or message."""
-    out: dict[str, Any] = {}
+    """For kind "completions": {"text": ...} and reasoning, also from a chat-like delta or message."""
     source = next((v for key in ("delta", "message") if isinstance(v := choice.get(key), dict)), {})
-    content = read_content(source)
-    text = choice.get("text")
-    out["text"] = text if isinstance(text, str) else content.pop("content", None) or ""
-    out.update(read_content({k: choice[k] for k in ("reasoning", "reasoning_content") if k in choice}))
-    return out
+    said, text = read_content({**choice, **source}), choice.get("text")
+    out = {"text": text if isinstance(text, str) else said.get("content") or ""}
+    return out | {key: said[key] for key in ("reasoning", "reasoning_details") if key in said}
 
 
 def _choices(payload: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:

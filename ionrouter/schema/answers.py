@@ -104,7 +104,8 @@ class AnswerFrame:
     def _chunk_choice(self, choice: ChoiceDelta) -> dict[str, Any]:
         delta = {k: v for k, v in choice.delta.items() if not (k == "role" and v is None)}
         if self.kind == "completions":
-            return {"index": choice.index, "text": delta.get("text") or "", **_ending(choice)}
+            text = {"index": choice.index, "text": delta.get("text") or ""}
+            return {**text, **self._thoughts(delta), **_ending(choice)}
         if choice.index not in self._greeted:
             self._greeted.add(choice.index)
             delta = {"role": "assistant", "content": "", **delta}
@@ -112,10 +113,15 @@ class AnswerFrame:
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         if self.kind == "completions":
-            text = choice.message.get("text") or ""
-            return {"index": choice.index, "text": text, **_ending(choice), **_prompt_logprobs(choice)}
+            text = {"index": choice.index, "text": choice.message.get("text") or ""}
+            thoughts = self._thoughts(choice.message)
+            return {**text, **thoughts, **_ending(choice), **_prompt_logprobs(choice)}
         message = {"content": None, "refusal": None, "reasoning": None, **choice.message, "role": "assistant"}
         return {"index": choice.index, **_ending(choice), "message": self._shown(message)}
+
+    def _thoughts(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Reasoning beside a completion's text, if there is any and the caller wants it."""
+        return {} if self.hides_reasoning else {key: said[key] for key in _REASONING_KEYS if said.get(key)}
 
     def _shown(self, part: dict[str, Any]) -> dict[str, Any]:
         if not self.hides_reasoning:

@@ -79,6 +79,16 @@ def test_an_answer_that_is_no_object_is_malformed(body: Any) -> None:
     assert failure(body).code == "malformed"
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_completions_reasoning_is_kept(beside: bool) -> None:
+    """Beside the text, or in a message of a server that answers as if asked to chat."""
+    details = [{"type": "reasoning.encrypted", "data": "x"}]
+    thought = {"reasoning_content": "hm", "reasoning_details": details}
+    choice = {"text": "a", **thought} if beside else {"message": {"content": "a", **thought}}
+    (read,) = whole({"choices": [{"index": 0, "finish_reason": "stop", **choice}]}, "completions").choices
+    assert read.message == {"text": "a", "reasoning": "hm", "reasoning_details": details}
+
+
 def test_completions_come_as_text() -> None:
     body = {"choices": [{"text": "a", "index": 0, "finish_reason": "eos", "logprobs": None}]}
     (choice,) = whole(body, "completions").choices
