@@ -16,7 +16,8 @@ COMMITTED = Committed("p/m", "acme/m", "Prov", "first pick", 1)
 FINISHED = Finished(Usage(100, 20, 60, 10, 5), Cost(0.25, 0.5), (), 0.1)
 
 _texts = st.lists(st.text(min_size=1, max_size=5), max_size=4)
-_values = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=4), max_size=3)
+_integers = st.integers(-(2**63), 2**63 - 1)  # larger ones are no integers to the parser here
+_values = st.dictionaries(st.text(max_size=3), _integers | st.text(max_size=4), max_size=3)
 REASONS = ("stop", "length", "content_filter")
 
 
