@@ -45,6 +45,11 @@ PROBE = "\x01text\x01"  # stands where an event's text will
 class Answer(Protocol):
     """One answer in the words of its surface."""
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Parts of the answer so far that the surface has no form for, by chat's names."""
+        ...
+
     def commit(self, committed: Committed) -> None:
         """Note who serves."""
         ...
@@ -99,7 +104,14 @@ class Ask:
         return headers | self.note_header()
 
     def note_header(self) -> dict[str, str]:
-        return {"X-Ionrouter-Notes": header_text("; ".join(self.notes))} if self.notes else {}
+        return {"X-Ionrouter-Notes": header_text("; ".join(notes))} if (notes := self.all_notes) else {}
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """What was changed, and what of the answer cannot be said on its surface."""
+        if not (left_out := self.answer.left_out):
+            return self.notes
+        return (*self.notes, f"left out, for this API has no form for it: {', '.join(sorted(left_out))}")
 
     def mend(self, complete: Complete) -> Complete:
         """Make JSON parseable again, if the caller wants that and it needs it."""
@@ -128,7 +140,7 @@ class Ask:
             "reason": self.committed.reason,
             "attempt": self.committed.attempt,
             "dropped": list(self.dropped),
-            **({"notes": list(self.notes)} if self.notes else {}),
+            **({"notes": list(notes)} if (notes := self.all_notes) else {}),
         }
         return report if self.explanation is None else {**report, "explanation": self.explanation}
 
@@ -289,7 +301,9 @@ class _Stream:
             case Complete():
                 return self._encoded(self._ask.answer.pieces(as_chunk(item)))
             case Finished():
-                report = self._ask.report() if self._reports_route else None
+                # What was left out is known too late for a header.
+                is_told = self._reports_route or self._ask.answer.left_out
+                report = self._ask.report() if is_told else None
                 pieces = _with_last(self._ask.answer.finish(item, report), self._ask.route_metadata(item))
                 return self._encoded(pieces) + self._surface.end
 

@@ -21,7 +21,7 @@ OBJECTS: dict[tuple[Kind, bool], str] = {
     ("completions", False): "text_completion",
     ("completions", True): "text_completion",
 }
-_REASONING_KEYS = ("reasoning", "reasoning_details")
+_REASONING_KEYS = frozenset({"reasoning", "reasoning_details"})
 
 
 @dataclass(slots=True)
@@ -35,6 +35,11 @@ class AnswerFrame:
     provider: str = ""
     hides_reasoning: bool = False
     _greeted: set[int] = field(default_factory=set)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Parts of the answer without a place in it: none, the other surfaces' answers are made of these."""
+        return frozenset()
 
     def commit(self, committed: Committed) -> None:
         self.model, self.provider = committed.model_id, committed.provider_name
@@ -121,7 +126,9 @@ class AnswerFrame:
 
     def _thoughts(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Reasoning beside a completion's text, if there is any and the caller wants it."""
-        return {} if self.hides_reasoning else {key: said[key] for key in _REASONING_KEYS if said.get(key)}
+        if self.hides_reasoning or _REASONING_KEYS.isdisjoint(said):
+            return {}
+        return {key: said[key] for key in _REASONING_KEYS if said.get(key)}
 
     def _shown(self, part: dict[str, Any]) -> dict[str, Any]:
         if not self.hides_reasoning:
@@ -133,6 +140,10 @@ class Unstreamed:
     """The half of an answer that kinds without streams never write: asking for it is a fault of ours."""
 
     __slots__ = ()
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        return frozenset()
 
     def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
         raise AssertionError(f"{type(self).__name__} is not streamed")

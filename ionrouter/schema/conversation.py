@@ -24,6 +24,7 @@ class Conversation:
         self._messages: list[dict[str, Any]] = []
         self._answer: list[Part] = []  # of the assistant message that is open
         self._reasoning: list[Part] = []
+        self._images: list[Part] = []
         self._calls: list[Part] = []
         self._media: list[Part] = []  # of tool results, kept for the next user message
 
@@ -45,6 +46,11 @@ class Conversation:
         """Add one of the assistant's reasoning details."""
         self._flush_media()
         self._reasoning.append({**detail, "index": len(self._reasoning)})
+
+    def draw(self, image: Part) -> None:
+        """Add an image of the assistant's."""
+        self._flush_media()
+        self._images.append(image)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
         """Add a tool call of the assistant's."""
@@ -79,11 +85,13 @@ class Conversation:
 
     def _close(self) -> None:
         """Write the open assistant message."""
-        if not (self._answer or self._reasoning or self._calls):
+        if not (self._answer or self._reasoning or self._images or self._calls):
             return
         message: dict[str, Any] = {"role": "assistant", "content": None}
         if self._answer:
             message["content"] = _content(self._answer)
+        if self._images:
+            message["images"] = self._images
         if self._calls:
             message["tool_calls"] = self._calls
         if self._reasoning:
@@ -93,7 +101,7 @@ class Conversation:
                 message["reasoning"] = text
             message["reasoning_details"] = self._reasoning
         self._messages.append(message)
-        self._answer, self._calls, self._reasoning = [], [], []
+        self._answer, self._images, self._calls, self._reasoning = [], [], [], []
 
 
 def _content(parts: Sequence[Part]) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.schema import json
+from ionrouter.schema.annotations import as_messages_citation, listed
 from ionrouter.schema.answers import cost_fields
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
@@ -28,6 +29,8 @@ STOP_REASONS = {
 }
 # Anthropic's own words that say more than ours.
 _NATIVE = frozenset({"stop_sequence", "pause_turn", "model_context_window_exceeded", "refusal"})
+_UNSAID = frozenset({"images", "audio"})  # chat's parts that no block can hold
+_EXTRAS = _UNSAID | {"annotations"}
 _TIERS = {None: "standard", "default": "standard", "auto": "standard"}
 
 
@@ -46,8 +49,16 @@ class MessagesAnswer:
     _open: str | None = None  # its type
     _tools: ToolStream = field(default_factory=ToolStream)
     _late: list[str] = field(default_factory=list)  # text that came in the middle of a call
+    _citations: list[dict[str, Any]] = field(default_factory=list)  # that wait for a text
+    _left_out: set[str] = field(default_factory=set)
     _finish: ChoiceDelta | None = None
     _tier: str | None = None
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Parts of the answer that a message has no place for, by chat's names."""
+        waits_in_vain = {"annotations"} if self._citations and not self._late else set()
+        return frozenset(self._left_out | waits_in_vain)
 
     def commit(self, committed: Committed) -> None:
         """Note who serves."""
@@ -60,6 +71,10 @@ class MessagesAnswer:
             if choice.index == 0:
                 yield from self._begin(chunk.usage)
                 yield from self._delta(choice.delta)
+                if choice.logprobs is not None:
+                    self._left_out.add("logprobs")
+                if choice.prompt_logprobs is not None:
+                    self._left_out.add("prompt_logprobs")
                 self._finish = choice if choice.finish_reason else self._finish
 
     def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[SseEvent]:
@@ -114,6 +129,12 @@ class MessagesAnswer:
         for key in ("content", "refusal"):
             if text := delta.get(key):
                 yield from self._say(text)
+        if not _EXTRAS.isdisjoint(delta):  # hardly ever
+            self._left_out |= _UNSAID & delta.keys()
+            citations = [as_messages_citation(one) for one in listed(delta.get("annotations"))]
+            self._left_out |= {"annotations"} if None in citations else set()
+            self._citations += filter(None, citations)
+            yield from self._cite()
         if calls := delta.get("tool_calls"):
             self._tools.add(calls)
             yield from self._calls()
@@ -125,6 +146,16 @@ class MessagesAnswer:
         yield from self._calls(is_over=True)
         yield from self._continue("text", {"text": "", "citations": None})
         yield self._piece("text_delta", text=text)
+        if self._citations:
+            yield from self._cite()
+
+    def _cite(self) -> Iterator[SseEvent]:
+        """Write the citations that wait, if the open block is a text."""
+        if self._open != "text":
+            return
+        for citation in self._citations:
+            yield self._piece("citations_delta", citation=citation)
+        self._citations = []
 
     def _thoughts(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
         if self.hides_reasoning:
@@ -200,6 +231,8 @@ def joined_blocks(events: list[SseEvent]) -> list[dict[str, Any]]:
             for key in ("text", "thinking", "signature"):
                 if key in delta:
                     blocks[index][key] += delta[key]
+            if "citation" in delta:
+                blocks[index]["citations"] = [*(blocks[index]["citations"] or ()), delta["citation"]]
             inputs[index] = inputs.get(index, "") + delta.get("partial_json", "")
     for index, block in enumerate(blocks):
         if block["type"] == "tool_use":

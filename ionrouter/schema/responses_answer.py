@@ -37,9 +37,15 @@ class ResponsesAnswer:
     _has_begun: bool = False
     _finish_reason: str | None = None
     _tier: str | None = None
+    _has_prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
         self._output = Output(self.id.removeprefix("gen-"), hides_reasoning=self.hides_reasoning)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Parts of the answer that a response has no place for, by chat's names."""
+        return self._output.left_out | ({"prompt_logprobs"} if self._has_prompt_logprobs else set())
 
     def commit(self, committed: Committed) -> None:
         """Note who serves."""
@@ -53,6 +59,7 @@ class ResponsesAnswer:
                 yield from self._begin()
                 yield from self._numbered(self._output.add(choice.delta, choice.logprobs))
                 self._finish_reason = choice.finish_reason or self._finish_reason
+                self._has_prompt_logprobs |= choice.prompt_logprobs is not None
 
     def finish(self, finished: Finished, report: Mapping[str, Any] | None = None) -> Iterator[SseEvent]:
         """Write the end: open items closed, and the whole response."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, StrictStr, model_validator
 
 from ionrouter.schema.conversation import Conversation, Part, text_part
+from ionrouter.schema.images import image_of
 
 Fields = Mapping[str, Any]
 
@@ -82,11 +83,12 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
     "reasoning": (),
+    "image_generation_call": (),  # until it is done it has no result
 }
 
 
 class Item(BaseModel):
-    """One item of `input`: a message, a call, a call's output, or a thought."""
+    """One item of `input`: a message, a call, a call's output, a thought, or an image that was drawn."""
 
     model_config = ConfigDict(extra="allow")
     type: StrictStr = "message"
@@ -98,6 +100,7 @@ class Item(BaseModel):
     output: StrictStr | list[ContentPart] | None = None
     summary: list[Summary] | None = None
     encrypted_content: StrictStr | None = None
+    result: StrictStr | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Item:
@@ -122,6 +125,9 @@ class Item(BaseModel):
         elif self.type == "reasoning":
             for detail in self._details():
                 chat.think(detail)
+        elif self.type == "image_generation_call":
+            if self.result:
+                chat.draw(image_of(self.result))
         elif self.role == "assistant":
             chat.answer(_parts(self.content))
         else:

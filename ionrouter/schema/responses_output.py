@@ -1,6 +1,7 @@
 """The output items of one response as they grow, with the events that tell of it. Knows no envelope.
 
-An item: reasoning, message (parts output_text and refusal) or function_call. One is open at a time.
+An item: reasoning, message (parts output_text and refusal), function_call or image_generation_call. One is
+open at a time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ionrouter.schema.annotations import as_responses_annotation, listed
+from ionrouter.schema.images import result_of
 from ionrouter.schema.tool_stream import Step, ToolStream
 
 SseEvent = dict[str, Any]
@@ -25,6 +28,7 @@ class _PartWords:
 
 _TEXT = _PartWords("output_text", "text", "output_text")
 _REFUSAL = _PartWords("refusal", "refusal", "refusal")
+_EXTRAS = frozenset({"annotations", "images", "audio"})  # of a delta
 _THOUGHT = _PartWords("reasoning_text", "text", "reasoning_text")
 
 
@@ -40,6 +44,18 @@ class Output:
     _pieces: list[str] = field(default_factory=list)  # the open part's text, joined when it ends
     _tools: ToolStream = field(default_factory=ToolStream)
     _late: list[tuple[_PartWords, str, list[Any]]] = field(default_factory=list)  # came in mid-call
+    _late_images: list[str] = field(default_factory=list)
+    _num_characters: int = 0  # of text so far
+    _text_begins_at: int = 0  # of these: before the open part
+    _annotations: list[Any] = field(default_factory=list)  # that wait for a text
+    _left_out: set[str] = field(default_factory=set)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """What no item or part can hold, by chat's names."""
+        has_late_text = any(words == _TEXT for words, *_ in self._late)
+        waits_in_vain = {"annotations"} if self._annotations and not has_late_text else set()
+        return frozenset(self._left_out | waits_in_vain)
 
     def items(self) -> list[dict[str, Any]]:
         """A copy, as deep as anything that still grows."""
@@ -60,17 +76,37 @@ class Output:
         told = list((logprobs or {}).get("content") or ())
         if (text := delta.get("content")) or told:
             yield from self._say(_TEXT, text or "", told)  # half a character has no text yet, but a logprob
+        if not _EXTRAS.isdisjoint(delta):  # hardly ever
+            yield from self._add_extras(delta)
         if refusal := delta.get("refusal"):
             yield from self._say(_REFUSAL, refusal, [])
         if calls := delta.get("tool_calls"):
             self._tools.add(calls)
             yield from self._call(is_over=False)
 
+    def _add_extras(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
+        for annotation in listed(delta.get("annotations")):
+            if as_responses_annotation(annotation) is None:
+                self._left_out.add("annotations")
+            else:
+                self._annotations.append(annotation)
+        yield from self._annotate()
+        for image in listed(delta.get("images")):
+            if (result := result_of(image)) is None:
+                self._left_out.add("images")
+            else:
+                yield from self._draw(result)
+        if delta.get("audio"):
+            self._left_out.add("audio")
+
     def close(self, status: str) -> Iterator[SseEvent]:
         """End the item that is open, with the answer's status."""
-        yield from self._call(is_over=True, status="completed" if self._late else status)
+        is_last = not self._late and not self._late_images
+        yield from self._call(is_over=True, status=status if is_last else "completed")
         for words, text, logprobs in self._late:
             yield from self._say(words, text, logprobs)
+        for result in self._late_images:
+            yield from self._draw(result)
         yield from self._close_item(status)
 
     def _think(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
@@ -97,18 +133,48 @@ class Output:
         yield from self._call(is_over=True)
         yield from self._item("message", _new_message)
         yield from self._grow(words, text, logprobs)
+        if self._annotations:
+            yield from self._annotate()
+
+    def _annotate(self) -> Iterator[SseEvent]:
+        """Write the annotations that wait, if the open part is a text."""
+        if self._words != _TEXT:
+            return
+        written = self._items[-1]["content"][-1]["annotations"]
+        for annotation in self._annotations:
+            told = as_responses_annotation(annotation, self._text_begins_at)
+            known = {"annotation_index": len(written), "annotation": told}
+            written.append(told)
+            yield self._part_event("response.output_text.annotation.added", **known)
+        self._annotations = []
+
+    def _draw(self, result: str) -> Iterator[SseEvent]:
+        """Write an image, which is an item of its own."""
+        if self._tools.is_mid_call:
+            self._late_images.append(result)
+            return
+        yield from self._call(is_over=True)
+        yield from self._close_item("completed")
+        yield from self._item("image_generation_call", _new_image)
+        item = self._items[-1]
+        for step in ("in_progress", "completed"):
+            kind = f"response.image_generation_call.{step}"
+            yield {"type": kind, "item_id": item["id"], "output_index": len(self._items) - 1}
+        item["result"] = result
+        yield from self._close_item("completed")
 
     def _grow(self, words: _PartWords, text: str, logprobs: list[Any]) -> Iterator[SseEvent]:
         """Add to the open part, or open one."""
         content = self._items[-1]["content"]
         if self._words != words:
             yield from self._close_part()
-            self._words = words
+            self._words, self._text_begins_at = words, self._num_characters
             more: dict[str, Any] = {"annotations": [], "logprobs": []} if words == _TEXT else {}
             content.append({"type": words.part, words.key: "", **more})
             yield self._part_event("response.content_part.added", part=_copy(content[-1]))
         self._pieces.append(text)
         if words == _TEXT:
+            self._num_characters += len(text)
             content[-1]["logprobs"] += logprobs
         known = {"logprobs": logprobs} if words == _TEXT else {}
         yield self._part_event(f"response.{words.event}.delta", delta=text, **known)
@@ -168,7 +234,7 @@ class Output:
         return {"type": kind, **where, "content_index": len(item["content"]) - 1, **known}
 
 
-_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "image_generation_call": "ig"}
 
 
 def _new_reasoning() -> dict[str, Any]:
@@ -181,6 +247,10 @@ def _new_message() -> dict[str, Any]:
 
 def _new_call(step: Step) -> dict[str, Any]:
     return {"type": "function_call", "call_id": step.id, "name": step.name, "arguments": ""}
+
+
+def _new_image() -> dict[str, Any]:
+    return {"type": "image_generation_call", "result": None}
 
 
 def _copy(part: dict[str, Any]) -> dict[str, Any]:

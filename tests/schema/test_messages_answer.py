@@ -12,7 +12,7 @@ from ionrouter.schema.errors import plain_error
 from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.messages_answer import MessagesAnswer, joined_blocks
 from ionrouter.schema.usage import Usage
-from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of
+from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of, image, url_citation
 
 
 def _answer(**options: Any) -> MessagesAnswer:
@@ -193,3 +193,63 @@ def test_a_broken_stream_ends_with_an_error_event() -> None:
         "error": {"type": "overloaded_error", "message": "busy", "error_type": "provider_overloaded"},
         "request_id": "gen-1",
     }
+
+
+def test_citations_stand_in_the_text_that_they_belong_to() -> None:
+    """In the form of Anthropic's web search, the only one that tells an address."""
+    cites = [url_citation(content="said"), {"type": "url_citation", "url": "https://b.example"}]
+    chunks = [chunk({"annotations": cites[:1]}), chunk({"content": "One"}), chunk({"annotations": cites[1:]})]
+    expected = [
+        {
+            "type": "web_search_result_location",
+            "url": "https://a.example/0",
+            "title": "A",
+            "cited_text": "said",
+            "encrypted_index": "",
+        },
+        {
+            "type": "web_search_result_location",
+            "url": "https://b.example",
+            "title": None,
+            "cited_text": "",
+            "encrypted_index": "",
+        },
+    ]
+    events = _stream([*chunks, chunk({}, "stop")])
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    told = [delta["citation"] for delta in deltas if delta["type"] == "citations_delta"]
+    assert told == expected
+    (block,) = _answer().whole(complete_of([*chunks, chunk({}, "stop")]), FINISHED)["content"]
+    assert block == {"type": "text", "text": "One", "citations": expected}
+
+
+@pytest.mark.parametrize(
+    ("delta", "named"),
+    [
+        ({"images": [image()]}, {"images"}),
+        ({"audio": {"data": "x"}}, {"audio"}),
+        ({"annotations": [{"type": "file", "file": {"hash": "h"}}]}, {"annotations"}),
+        ({"annotations": 5}, {"annotations"}),
+        ({"annotations": [url_citation()]}, set()),
+    ],
+)
+def test_what_a_message_cannot_hold_is_named(delta: dict[str, Any], named: set[str]) -> None:
+    assert _left_out([chunk({"content": "x"}), chunk(delta, "stop")]) == named
+    late = {"annotations"} if "annotations" in delta else named
+    assert _left_out([chunk(delta, "stop")]) == late  # no text to stand in
+
+
+def test_scores_that_were_asked_for_are_named() -> None:
+    scored = ChoiceDelta(0, {"content": "x"}, "stop", logprobs={"content": [{}]}, prompt_logprobs=[None])
+    assert _left_out([Chunk((scored,))]) == {"logprobs", "prompt_logprobs"}
+
+
+def _left_out(chunks: list[Chunk]) -> frozenset[str]:
+    """What is left out, known before the end is written and still so after it."""
+    answer = _answer()
+    for one in chunks:
+        list(answer.pieces(one))
+    known = answer.left_out
+    list(answer.finish(FINISHED))
+    assert answer.left_out == known
+    return known

@@ -11,7 +11,7 @@ from hypothesis import given
 from ionrouter.schema.errors import ErrorBody, plain_error
 from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.responses_answer import ResponsesAnswer
-from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of
+from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of, image, url_citation
 
 REQUIRED = {
     "id", "object", "created_at", "completed_at", "model", "status", "output", "error", "incomplete_details",
@@ -66,6 +66,12 @@ def test_events_tell_the_same_as_the_response_at_their_end(chunks: list[Chunk]) 
             item["content"].append(event["part"])
         elif kind in ("output_text.delta", "reasoning_text.delta"):
             item["content"][event["content_index"]]["text"] += event["delta"]
+        elif kind == "output_text.annotation.added":
+            cited = item["content"][event["content_index"]]["annotations"]
+            assert event["annotation_index"] == len(cited)
+            cited.append(event["annotation"])
+        elif kind == "image_generation_call.completed":
+            assert (event["item_id"], item["result"]) == (item["id"], None)
         elif kind == "function_call_arguments.delta":
             item["arguments"] += event["delta"]
         elif kind == "function_call_arguments.done":
@@ -75,7 +81,8 @@ def test_events_tell_the_same_as_the_response_at_their_end(chunks: list[Chunk]) 
         elif kind == "content_part.done":
             assert item["content"][event["content_index"]] == event["part"]
         elif kind == "output_item.done":
-            assert {**item, "status": event["item"]["status"]} == event["item"]
+            late = ("status", "result") if item["type"] == "image_generation_call" else ("status",)
+            assert item | {name: event["item"][name] for name in late} == event["item"]
             items[-1] = event["item"]
             open_item = None
     assert open_item is None
@@ -176,3 +183,95 @@ def test_running_out_of_room_half_way_is_no_failure() -> None:
     assert last["type"] == "response.incomplete"
     assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     assert last["response"]["error"] is None
+
+
+CITED = {
+    "type": "url_citation",
+    "url": "https://a.example/0",
+    "title": "A",
+    "start_index": 2,
+    "end_index": 5,
+}
+
+
+def test_citations_come_with_the_text_that_they_belong_to() -> None:
+    """Places count from the beginning of the part; they are 0 if none was told, or one before it."""
+    cites = [
+        url_citation(start_index=5, end_index=8, content="said"),
+        {"type": "url_citation", "url_citation": {"url": "https://b.example"}},
+        {"type": "url_citation", "url": "https://c.example", "title": "C", "start_index": 1, "end_index": 4},
+    ]
+    first = [chunk({"content": "One"}), chunk({"reasoning": "hm"}), chunk({"annotations": cites[:1]})]
+    rest = [chunk({"content": "two"}), chunk({"annotations": cites[1:]}, "stop")]
+    answer, left_out = _left_out([*first, *rest])
+    empty = {"start_index": 0, "end_index": 0}
+    assert answer["output"][2]["content"][0]["annotations"] == [
+        CITED | {"content": "said"},
+        {"type": "url_citation", "url": "https://b.example", "title": "", **empty},
+        {"type": "url_citation", "url": "https://c.example", "title": "C", "start_index": 0, "end_index": 1},
+    ]
+    assert answer["output"][0]["content"][0]["annotations"] == []
+    assert left_out == set()
+
+
+def test_a_citation_is_an_event_of_its_part() -> None:
+    events = _stream([chunk({"content": "One two"}), chunk({"annotations": [url_citation(5)]}, "stop")])
+    (added,) = [event for event in events if event["type"] == "response.output_text.annotation.added"]
+    where = {name: added[name] for name in ("output_index", "content_index", "annotation_index")}
+    assert where == {"output_index": 0, "content_index": 0, "annotation_index": 0}
+    assert added["annotation"] == CITED | {"url": "https://a.example/5", "start_index": 0}
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds.index("output_text.annotation.added") == kinds.index("output_text.done") - 1
+
+
+def test_an_image_is_an_item_with_its_base64() -> None:
+    far = {"image_url": {"url": "https://a.example/b.png"}}
+    said = chunk({"content": "Here", "images": [image(1), far]}, "stop")
+    items = _left_out([said])[0]["output"]
+    assert [item["type"] for item in items] == ["message", "image_generation_call", "image_generation_call"]
+    assert [item["result"] for item in items[1:]] == ["iVBORw0K1", "https://a.example/b.png"]
+    assert {item["status"] for item in items} == {"completed"}
+
+
+@pytest.mark.parametrize(
+    ("delta", "named"),
+    [
+        ({"audio": {"data": "x"}}, {"audio"}),
+        ({"annotations": [{"type": "file", "file": {"hash": "h"}}]}, {"annotations"}),
+        ({"images": [{"type": "image", "data": "x"}]}, {"images"}),
+        ({"annotations": 5, "images": "x"}, {"annotations", "images"}),
+        ({"annotations": [{"type": "file_path", "file_id": "f", "index": 1}], "images": [image()]}, set()),
+    ],
+)
+def test_what_a_response_cannot_hold_is_named(delta: dict[str, Any], named: set[str]) -> None:
+    assert _left_out([chunk({"content": "x"}), chunk(delta, "stop")])[1] == named
+
+
+def test_citations_without_a_text_are_named() -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    calls = [chunk({"tool_calls": [call]}), chunk({"annotations": [url_citation()]})]
+    assert _left_out([*calls, chunk({}, "stop")])[1] == {"annotations"}
+    assert _left_out([*calls, chunk({"content": "x"}, "stop")])[1] == set()
+
+
+def test_what_comes_in_the_middle_of_a_call_is_written_after_it() -> None:
+    half = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a":'}}
+    rest = {"index": 0, "function": {"arguments": "1}"}}
+    lost = {"type": "file", "file": {"hash": "h"}}
+    between = chunk({"content": "x", "annotations": [url_citation(), lost], "images": [image(), {}]})
+    answer, left_out = _left_out([chunk({"tool_calls": [half]}), between, chunk({"tool_calls": [rest]})])
+    kinds = [item["type"] for item in answer["output"]]
+    assert kinds == ["function_call", "message", "image_generation_call"]
+    assert len(answer["output"][1]["content"][0]["annotations"]) == 1
+    assert left_out == {"annotations", "images"}
+
+
+def _left_out(chunks: list[Chunk]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The response, and what it leaves out, known before the end is written and still so after it."""
+    answer = _answer()
+    for one in chunks:
+        list(answer.pieces(one))
+    known = answer.left_out
+    (*_, last) = answer.finish(FINISHED)
+    assert answer.left_out == known
+    return last["response"], known

@@ -66,6 +66,23 @@ def test_items_of_every_kind_make_one_conversation() -> None:
     assert refusal["content"] == [{"type": "refusal", "refusal": "no"}]
 
 
+@pytest.mark.parametrize(
+    ("result", "url"),
+    [
+        ("iVBORw0KGgo", "data:image/png;base64,iVBORw0KGgo"),
+        ("/9j/4AAQ", "data:image/jpeg;base64,/9j/4AAQ"),
+        ("https://a.example/b.png", "https://a.example/b.png"),
+        ("data:image/gif;base64,R0lG", "data:image/gif;base64,R0lG"),
+        (None, None),
+    ],
+)
+def test_an_image_that_was_drawn_is_the_assistants(result: str | None, url: str | None) -> None:
+    drawn = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": result}
+    _, *said = chat(input=[{"role": "user", "content": "Draw."}, drawn])["messages"]
+    images = [{"type": "image_url", "image_url": {"url": url}}]
+    assert said == ([] if url is None else [{"role": "assistant", "content": None, "images": images}])
+
+
 def test_a_response_can_be_sent_back_as_input() -> None:
     """What came out as reasoning, signature and all, goes back to whoever can read it."""
     item = {

@@ -1,4 +1,4 @@
-"""Random answers as an upstream may stream them: reasoning, then text, then tool calls, cut anywhere."""
+"""Random answers as an upstream may stream them: reasoning, text, citations, images, calls, cut anywhere."""
 
 from __future__ import annotations
 
@@ -18,11 +18,21 @@ FINISHED = Finished(Usage(100, 20, 60, 10, 5), Cost(0.25, 0.5), (), 0.1)
 _texts = st.lists(st.text(min_size=1, max_size=5), max_size=4)
 _integers = st.integers(-(2**63), 2**63 - 1)  # larger ones are no integers to the parser here
 _values = st.dictionaries(st.text(max_size=3), _integers | st.text(max_size=4), max_size=3)
+_lists = st.lists(st.integers(0, 9), max_size=2)
 REASONS = ("stop", "length", "content_filter")
 
 
 def chunk(delta: dict[str, Any], finish: Any = None, native: str | None = None) -> Chunk:
     return Chunk((ChoiceDelta(0, delta, finish, native),))
+
+
+def url_citation(number: int = 0, **more: Any) -> dict[str, Any]:
+    told = {"url": f"https://a.example/{number}", "title": "A", "start_index": 0, "end_index": number, **more}
+    return {"type": "url_citation", "url_citation": told}
+
+
+def image(number: int = 0) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,iVBORw0K{number}"}}
 
 
 @st.composite
@@ -52,6 +62,8 @@ def answers(draw: st.DrawFn, *, mixes: bool = True) -> list[Chunk]:
     chunks = [chunk({"role": "assistant", "content": ""})]
     chunks += [chunk({"reasoning": text}) for text in draw(_texts)]
     chunks += [chunk({"content": text}) for text in draw(_texts)]
+    chunks += [chunk({"annotations": [url_citation(number)]}) for number in draw(_lists)]
+    chunks += [chunk({"images": [image(number)]}) for number in draw(_lists)]
     chunks += [chunk({"tool_calls": [call]}) for call in calls]
     reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
     return [*chunks, chunk({}, reason, reason)]
