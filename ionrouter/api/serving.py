@@ -80,6 +80,16 @@ class Surface:
     end: bytes = b""  # after a good stream's last event
     end_of_failure: bytes = b""
     repeats_chunks: bool = False  # chunks that differ in their text alone become events that do
+    metadata_in: str | None = None  # the field of a last event that takes its metadata; None: the event
+
+    def with_metadata(self, pieces: Iterable[Piece], metadata: Piece) -> list[Piece]:
+        """Add `openrouter_metadata`, if asked for, to the last of some events."""
+        listed = list(pieces)
+        if listed and metadata:
+            last, field = listed[-1], self.metadata_in
+            more = metadata if field is None else {field: {**last[field], **metadata}}
+            listed[-1] = {**last, **more}
+        return listed
 
 
 @dataclass(slots=True)
@@ -304,8 +314,9 @@ class _Stream:
                 # What was left out is known too late for a header.
                 is_told = self._reports_route or self._ask.answer.left_out
                 report = self._ask.report() if is_told else None
-                pieces = _with_last(self._ask.answer.finish(item, report), self._ask.route_metadata(item))
-                return self._encoded(pieces) + self._surface.end
+                pieces = self._ask.answer.finish(item, report)
+                told = self._surface.with_metadata(pieces, self._ask.route_metadata(item))
+                return self._encoded(told) + self._surface.end
 
     def _encoded_run(self, run: TextRun) -> bytes:
         """One event a text; where they differ in the text alone, the rest of them is made once."""
@@ -328,14 +339,8 @@ class _Stream:
         try:
             metadata, body = self._ask.metadata, error_body(error)
             more = {NAME: metadata.of_error(error, self._ask.committed)} if metadata else {}
-            told = self._encoded(_with_last(self._ask.answer.fail(body), more))
+            told = self._encoded(self._surface.with_metadata(self._ask.answer.fail(body), more))
             await self._sse.write([told, self._surface.end_of_failure])
             await self._sse.end()
         except ClientGone as gone:
             _log.debug("client_left", request=self._ask.wanted.id, reason=str(gone))
-
-
-def _with_last(pieces: Iterable[Piece], more: Piece) -> list[Piece]:
-    """Add keys to the last of some events."""
-    listed = list(pieces)
-    return [*listed[:-1], {**listed[-1], **more}] if listed and more else listed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ionrouter.errors import AllAttemptsFailed, FailureClass, StreamBroken, UpstreamError
-from ionrouter.schema.events import Event
+from ionrouter.schema.events import Chunk, Event
 from ionrouter.schema.request import InferenceRequest
 from tests.support.edge import COMMITTED, FINISHED, a_table, edge_server, stop, text
 from tests.support.sse import data_lines
@@ -99,6 +99,27 @@ async def test_an_error_after_commit_ends_as_failed(tmp_path: Path) -> None:
     assert (status, last["type"]) == (200, "response.failed")
     assert last["response"]["error"] == {"code": "server_error", "message": "wire cut"}
     assert whole_status == 502
+
+
+@pytest.mark.parametrize("ending", [stop(), stop("length"), None])
+async def test_metadata_is_a_field_of_the_last_response(tmp_path: Path, ending: Chunk | None) -> None:
+    async def ends(_request: InferenceRequest) -> AsyncGenerator[Event, None]:
+        yield COMMITTED
+        yield text("x")
+        if ending is None:
+            raise StreamBroken(UpstreamError(FailureClass.TRANSIENT, "wire cut", provider="Fake"))
+        yield ending
+        yield FINISHED
+
+    asked = {"X-OpenRouter-Metadata": "enabled"}
+    async with edge_server(tmp_path, ends) as server:
+        _, _, body = await server.post(PATHS[0], {**BODY, "stream": True}, headers=asked)
+        _, _, whole = await server.post(PATHS[0], BODY, headers=asked)
+    *others, last = events(body)
+    assert last["response"]["openrouter_metadata"]["requested"] == whole["openrouter_metadata"]["requested"]
+    assert last["response"]["status"] in last["type"]
+    assert "openrouter_metadata" not in last
+    assert "openrouter_metadata" not in str(others)
 
 
 async def test_heartbeats_are_comments(tmp_path: Path) -> None:
