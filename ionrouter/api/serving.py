@@ -20,7 +20,7 @@ from ionrouter.api.state import EDGE, METADATA, ROUTED, Edge
 from ionrouter.errors import IonrouterError
 from ionrouter.schema import json
 from ionrouter.schema.assemble import as_chunk
-from ionrouter.schema.errors import ErrorBody
+from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody
 from ionrouter.schema.events import (
     Batch,
     Chunk,
@@ -337,8 +337,9 @@ class _Stream:
         if not isinstance(error, IonrouterError):
             _log.exception("stream_crashed", request=self._ask.wanted.id)
         try:
-            metadata, body = self._ask.metadata, error_body(error)
-            more = {NAME: metadata.of_error(error, self._ask.committed)} if metadata else {}
+            metadata, body, more = self._ask.metadata, error_body(error), {}
+            if metadata is not None and body.status != INTERNAL_ERROR.status:  # what is masked stays masked
+                more = {NAME: metadata.of_error(error, self._ask.committed)}
             told = self._encoded(self._surface.with_metadata(self._ask.answer.fail(body), more))
             await self._sse.write([told, self._surface.end_of_failure])
             await self._sse.end()

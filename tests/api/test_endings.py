@@ -92,6 +92,18 @@ async def test_a_crash_is_a_masked_500(tmp_path: Path) -> None:
     assert "secret" not in json.dumps(body)
 
 
+async def test_a_crash_in_a_stream_is_masked_in_its_metadata_too(tmp_path: Path) -> None:
+    async def answer(_request: InferenceRequest) -> AsyncGenerator[Event, None]:
+        yield COMMITTED
+        yield text("x")
+        raise KeyError("sk-secret-inside")
+
+    async with edge_server(tmp_path, answer) as server:
+        _, _, body = await server.chat(stream=True, headers={"X-OpenRouter-Metadata": "enabled"})
+    assert chunks(body)[-1]["error"]["code"] == 500
+    assert "secret" not in body and "openrouter_metadata" not in body
+
+
 def _slow(pause_s: float, *, fails: bool = False):  # type: ignore[no-untyped-def]
     async def answer(_request: InferenceRequest) -> AsyncGenerator[Event, None]:
         await asyncio.sleep(pause_s)
