@@ -290,6 +290,12 @@ def test_metadata_says_what_could_serve_and_what_did(site: Site) -> None:
     ]
 
 
+def test_metadata_is_asked_for_by_its_headers_older_name_too(site: Site) -> None:
+    older = {"X_OpenRouter_Experimental_Metadata": "Enabled"}
+    assert site.chat(older)[2]["openrouter_metadata"]["requested"] == "m"
+    assert "openrouter_metadata" not in site.chat({**older, "X_OpenRouter_Metadata": "disabled"})[2]
+
+
 def test_metadata_is_in_the_last_event_of_a_stream(site: Site) -> None:
     site.a.enqueue(chat_stream(["hi"]))
     _, _, text = site.chat(ASK, stream=True)

@@ -22,7 +22,7 @@ from ionrouter.schema.events import AttemptRecord, Committed, Finished
 from ionrouter.schema.plugins import CONTEXT_COMPRESSION, RESPONSE_HEALING
 from ionrouter.schema.request import InferenceRequest
 
-HEADER = "X-OpenRouter-Metadata"
+HEADER, OLDER_HEADER = "X-OpenRouter-Metadata", "X-OpenRouter-Experimental-Metadata"
 NAME = "openrouter_metadata"
 _STAGES = {CONTEXT_COMPRESSION: "context_compression", RESPONSE_HEALING: "response_healing"}
 UNKNOWN_FAILURE = 502  # an attempt that ended without a status: no connection, a cut, a deadline
@@ -106,7 +106,8 @@ class RouteMetadata:
 
 def metadata_for(request: web.Request, wanted: InferenceRequest) -> RouteMetadata | None:
     """Begin the object if the caller asked for it."""
-    if request.headers.get(HEADER, "").strip().lower() != "enabled":
+    wish = request.headers.get(HEADER) or request.headers.get(OLDER_HEADER) or ""
+    if wish.strip().lower() != "enabled":
         return None
     edge: Edge = request.app[EDGE]
     metadata = RouteMetadata(wanted.model, _strategy(wanted.model, edge.router.table))
