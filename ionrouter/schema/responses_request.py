@@ -106,7 +106,7 @@ class Format(BaseModel):
 class TextConfig(BaseModel):
     model_config = ConfigDict(extra="allow")
     format: Format | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class ResponsesRequest(BaseModel):

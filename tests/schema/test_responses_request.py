@@ -83,6 +83,11 @@ def test_an_image_that_was_drawn_is_the_assistants(result: str | None, url: str 
     assert said == ([] if url is None else [{"role": "assistant", "content": None, "images": images}])
 
 
+@pytest.mark.parametrize("verbosity", ["low", "medium", "high", "xhigh", "max"])
+def test_every_verbosity_of_chat_is_taken(verbosity: str) -> None:
+    assert chat(text={"verbosity": verbosity})["verbosity"] == verbosity
+
+
 def test_a_response_can_be_sent_back_as_input() -> None:
     """What came out as reasoning, signature and all, goes back to whoever can read it."""
     item = {
