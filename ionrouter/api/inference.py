@@ -13,6 +13,7 @@ from ionrouter.api.serving import Ask, Surface, serve
 from ionrouter.api.sse import COMMENT, DONE, event
 from ionrouter.api.state import EDGE, GENERATION_ID, KEY, TRACE
 from ionrouter.errors import RequestError
+from ionrouter.schema.allowed_tools import with_allowed_tools
 from ionrouter.schema.answers import AnswerFrame
 from ionrouter.schema.chat import ChatRequest
 from ionrouter.schema.completions import CompletionRequest
@@ -63,7 +64,7 @@ def freeze(
 ) -> tuple[Parsed, InferenceRequest]:
     """Validate a body of our own kinds and make of it what the router takes."""
     edge = request.app[EDGE]
-    body = with_preset(body, edge.router.table.presets)
+    body = with_allowed_tools(with_preset(body, edge.router.table.presets))
     parsed = validated(MODELS[kind], body)
     key = request.get(KEY)
     wanted = parsed.to_request(

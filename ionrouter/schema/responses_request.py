@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from ionrouter.schema.allowed_tools import ALLOWED_TOOLS
 from ionrouter.schema.common import PositiveInt, Reasoning
 from ionrouter.schema.conversation import Conversation, text_part
 from ionrouter.schema.responses_items import Item
@@ -48,7 +49,7 @@ def _stateless(value: Any) -> Any:
 
 
 def _word_or(value: Any, check: Callable[[Any], Any]) -> Any:
-    """Take one of the plain choices, or an object that names a tool."""
+    """Take one of the plain choices, or an object that names tools."""
     if isinstance(value, str) and value not in CHOICES:
         raise ValueError(f"should be one of {', '.join(CHOICES)}, or an object")
     return value if isinstance(value, str) else check(value)
@@ -75,10 +76,33 @@ class Tool(BaseModel):
         return {"type": "function", "function": {"name": self.name, **_given(optional)}}
 
 
-class NamedChoice(BaseModel):
+class AllowedTool(BaseModel):
     model_config = ConfigDict(extra="allow")
     type: Literal["function"]
     name: StrictStr
+
+
+class Choice(BaseModel):
+    """One tool that must be used, or several of which some may or must be."""
+
+    model_config = ConfigDict(extra="allow")
+    type: Literal["function", "allowed_tools"]
+    name: StrictStr | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: Annotated[list[AllowedTool], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Choice:
+        for name in ("name",) if self.type == "function" else ("mode", "tools"):
+            if getattr(self, name) is None:
+                raise ValueError(f"type '{self.type}' needs '{name}'")
+        return self
+
+    def to_chat(self) -> dict[str, Any]:
+        if self.type == "function":
+            return {"type": "function", "function": {"name": self.name}}
+        tools = [{"type": "function", "function": {"name": tool.name}} for tool in self.tools or ()]
+        return {"type": ALLOWED_TOOLS, ALLOWED_TOOLS: {"mode": self.mode, "tools": tools}}
 
 
 class Format(BaseModel):
@@ -119,7 +143,7 @@ class ResponsesRequest(BaseModel):
     max_output_tokens: PositiveInt | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20), WHOLE] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Annotated[NamedChoice, WrapValidator(_word_or)] | None = None
+    tool_choice: Annotated[Choice, WrapValidator(_word_or)] | None = None
     parallel_tool_calls: StrictBool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
@@ -203,11 +227,9 @@ class ResponsesRequest(BaseModel):
         if not self.tools:
             return {}
         choice: Any = self.tool_choice
-        if isinstance(choice, NamedChoice):
-            choice = {"type": "function", "function": {"name": choice.name}}
         return {
             "tools": [tool.to_chat() for tool in self.tools],
-            "tool_choice": choice,
+            "tool_choice": choice.to_chat() if isinstance(choice, Choice) else choice,
             "parallel_tool_calls": self.parallel_tool_calls,
         }
 

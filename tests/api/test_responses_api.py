@@ -57,6 +57,24 @@ async def test_the_router_gets_a_chat_request(tmp_path: Path) -> None:
     assert [message["role"] for message in request.body["messages"]] == ["system", "user"]
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_of_its_tools_the_allowed_ones_are_asked_with(tmp_path: Path, mode: str) -> None:
+    tools = [{"type": "function", "name": name, "parameters": {}} for name in "fg"]
+    allowed = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "g"}]}
+    chat = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed["tools"]}}
+    functions = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in "fg"]
+    async with edge_server(tmp_path) as server:
+        _, _, answer = await server.post(PATHS[0], {**BODY, "tools": tools, "tool_choice": allowed})
+        await server.chat(tools=functions, tool_choice=chat)
+        unknown = {**allowed, "tools": [{"type": "function", "name": "h"}]}
+        status, _, refused = await server.post(PATHS[0], {**BODY, "tools": tools, "tool_choice": unknown})
+        requests = server.routes.requests
+    assert [request.body["tools"] for request in requests] == [functions[1:], functions[1:]]
+    assert {request.body["tool_choice"] for request in requests} == {mode}
+    assert (answer["tool_choice"], len(answer["tools"])) == (allowed, 2)
+    assert (status, refused["error"]["param"]) == (400, "tool_choice")
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
