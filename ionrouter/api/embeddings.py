@@ -19,9 +19,7 @@ async def embeddings(request: web.Request) -> web.StreamResponse:
     arrived_at = time.monotonic()
     parsed, wanted = freeze(request, await read_body(request), "embeddings", arrived_at)
     assert isinstance(parsed, EmbeddingsRequest)
-    answer = EmbeddingsAnswer(
-        wanted.id, wanted.model, parsed.encoding_format or "float", len(parsed.inputs()), parsed.dimensions
-    )
+    answer = EmbeddingsAnswer(wanted.id, wanted.model, parsed.encoding_format or "float")
     return await serve(request, Ask(wanted, answer, parsed.ignored), SURFACE)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
+from ionrouter.schema.embeddings import num_inputs
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason, ProviderEvent
 from ionrouter.schema.request import WHOLE_KINDS
 from ionrouter.schema.usage import Usage
@@ -198,8 +199,8 @@ async def _whole(script: Script, request: UpstreamRequest) -> AsyncIterator[Prov
         yield Complete(usage=usage, data=tuple(ranked), search_units=1)
         return
     if request.kind == "embeddings":
-        rows = range(_num_inputs(request.body.get("input")))
-        data = ({"object": "embedding", "index": i, "embedding": [float(i), 1.0]} for i in rows)
+        rows, rest = range(num_inputs(request.body.get("input"))), [1.0] * (_num_dimensions(request) - 1)
+        data = ({"object": "embedding", "index": i, "embedding": [float(i), *rest]} for i in rows)
         yield Complete(usage=usage, data=tuple(data))
         return
     text = "".join(pieces)
@@ -233,9 +234,8 @@ def _text_key(request: UpstreamRequest) -> str:
     return "content" if request.kind == "chat" else "text"
 
 
-def _num_inputs(given: Any) -> int:
-    """A string and a list of token ids are one input; other lists hold one each."""
-    return len(given) if isinstance(given, list) and given and not isinstance(given[0], int) else 1
+def _num_dimensions(request: UpstreamRequest) -> int:
+    return int(request.body.get("dimensions") or 2)
 
 
 def _usage(script: Script, request: UpstreamRequest) -> Usage | None:

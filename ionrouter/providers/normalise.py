@@ -6,7 +6,6 @@ are learned once. Errors found in an answer of status 200 are raised as Upstream
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +13,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from ionrouter.providers.content import finite, read_content
+from ionrouter.providers.embeddings_body import read_embeddings
 from ionrouter.providers.error_body import find_error
 from ionrouter.providers.finish import read_finish
 from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.indexes import read_index
 from ionrouter.providers.plain_answer import read_plain
 from ionrouter.providers.rerank_body import read_rerank
 from ionrouter.providers.tool_calls import ToolCalls, whole_calls
@@ -24,7 +25,6 @@ from ionrouter.providers.usage_body import merge_usage, read_usage
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Usage
-from ionrouter.schema.vectors import numbers_of
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def complete_any(
         ranked = read_rerank(payload, body or {}, errors)
         return replace(ranked, upstream_id=upstream_id, upstream_model=model)
     if kind == "embeddings":
-        data = _embeddings(payload.get("data"), errors)
+        data = read_embeddings(payload.get("data"), body or {}, errors)
         return Complete((), usage, upstream_id, tier, data, upstream_model=model)
     choices = tuple(_choice(kind, choice, position, errors) for position, choice in _choices(payload))
     if choices and (scores := _prompt_logprobs(payload)) is not None:  # vLLM, of a chat's one prompt
@@ -219,29 +219,6 @@ def _choices(payload: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
             yield position, choice
 
 
-def _embeddings(data: Any, errors: ErrorReader) -> tuple[dict[str, Any], ...]:
-    rows = [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
-    if not rows:
-        raise errors.fault("empty", "the upstream answered without embeddings")
-    out = []
-    for position, row in enumerate(rows):
-        vector = row.get("embedding")
-        if not _is_vector(vector):
-            raise errors.fault("malformed", f"embedding {position} is not a list of finite numbers")
-        index = _index(row.get("index"), position)
-        out.append({"object": "embedding", "index": index, "embedding": vector})
-    return tuple(sorted(out, key=lambda row: row["index"]))
-
-
-def _is_vector(value: Any) -> bool:
-    try:
-        if isinstance(value, str):
-            return bool(numbers_of(value))
-        return isinstance(value, list) and bool(value) and all(map(math.isfinite, value))
-    except (TypeError, ValueError):
-        return False
-
-
 def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
     logprobs = choice.get("logprobs")
     return finite(logprobs) if isinstance(logprobs, dict) and logprobs else None
@@ -258,11 +235,8 @@ def _stop_sequence(choice: dict[str, Any]) -> str | None:
 
 
 def _index(value: Any, position: int) -> int:
-    if isinstance(value, str) and value.isdigit():
-        return int(value)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6:
-        return int(value)
-    return position
+    index = read_index(value)
+    return position if index is None else index
 
 
 def _name(value: Any) -> str | None:

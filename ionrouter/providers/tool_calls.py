@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ionrouter.providers.indexes import read_index
 from ionrouter.schema import json
 
 
@@ -48,7 +49,7 @@ class ToolCalls:
     def _fragment(self, item: dict[str, Any]) -> dict[str, Any] | None:
         function = item.get("function")
         function = function if isinstance(function, dict) else {}
-        index, call_id = _integer(item.get("index")), _string(item.get("id"))
+        index, call_id = read_index(item.get("index")), _string(item.get("id"))
         name, arguments = _string(function.get("name")), _arguments(function.get("arguments"))
         call = self._find(index, call_id, name)
         if call is None:
@@ -125,14 +126,6 @@ def _dicts(items: Any) -> Iterable[dict[str, Any]]:
 
 def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _integer(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str) and value.isdigit():
-        return int(value)
-    return int(value) if isinstance(value, int | float) and value == value and 0 <= value < 1e6 else None
 
 
 def _arguments(value: Any) -> str:

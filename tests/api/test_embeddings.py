@@ -24,6 +24,7 @@ providers:
   other: {{ type: openai, name: Other, base_url: {other.base_url} }}
   fake: {{ type: fake, name: Fake }}
 routing: {{ explore: 0 }}
+defaults: {{ breaker: {{ cooldown: 0 }} }}
 models:
   acme/embed:
     output_modalities: [embeddings]
@@ -99,12 +100,37 @@ def test_each_input_must_fit_not_all_together(serving: Any) -> None:
     assert (status, body["error"]["metadata"]["error_type"]) == (400, "context_length_exceeded")
 
 
+@pytest.mark.parametrize(
+    ("vectors", "asked"),
+    [([[0.5, -1.0]], {}), ([[0.5], [2.0]], {"dimensions": 2}), ([[0.5], [2.0, 0.25]], {})],
+    ids=["too few", "too short", "of two sizes"],
+)
+def test_vectors_that_were_not_asked_for_are_a_failure_of_their_endpoint(
+    serving: Any, vectors: list[list[float]], asked: dict[str, Any]
+) -> None:
+    server, up, other = serving
+    up.enqueue(embeddings_json(vectors))
+    num_before = len(other.requests)
+    status, body = embed(server, **asked)
+    assert (status, body["provider"]) == (200, "Other")
+    assert [row["embedding"] for row in body["data"]] == VECTORS
+    assert len(other.requests) == num_before + 1
+    told = server.get(f"/api/v1/generation?id={body['id']}")[1]["data"]
+    assert [(a["provider_name"], a["failure"]) for a in told["provider_responses"]] == [
+        ("Up", "transient"),
+        ("Other", None),
+    ]
+    assert told["total_cost"] == body["usage"]["cost"]  # the failed attempt's usage was never read
+
+
 def test_fewer_dimensions_than_asked_for_are_no_answer(serving: Any) -> None:
-    server, up, _ = serving
+    """Nobody has as many: all attempts failed, and nothing is booked as an answer."""
+    server, up, other = serving
     status, body = embed(server, dimensions=3)
     assert status == 502
     assert "2 dimensions where 3 were asked for" in body["error"]["message"]
-    assert any(request.json().get("dimensions") == 3 for request in up.requests)
+    assert all(upstream.requests[-1].json()["dimensions"] == 3 for upstream in (up, other))
+    assert len(body["error"]["metadata"]["previous_errors"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,13 @@ async def test_it_answers_whole_when_not_asked_to_stream() -> None:
     assert event.choices[0].message == {"role": "assistant", "content": "one two"}
 
 
+async def test_it_makes_a_vector_for_each_input_of_the_size_that_is_asked_for() -> None:
+    body = {"input": ["a", "b"], "dimensions": 3}
+    (event,) = await play(FakeClient(), UpstreamRequest("gen-1", "embeddings", endpoint("a"), body, False))
+    assert isinstance(event, Complete)
+    assert [row["embedding"] for row in event.data] == [[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+
+
 async def test_endpoint_options_go_over_the_providers_and_the_callers_over_both() -> None:
     provider = Provider(slug="a", name="A", type="fake", options={"text": "provider", "tokens": 9})
     base = endpoint("a", script={"text": "endpoint"}, provider=provider)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ionrouter.errors import FailureClass
 from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.schema.usage import Usage
 from tests.support import wire
@@ -157,6 +158,15 @@ async def test_completions_and_embeddings_pass(litellm: LiteLLMProvider) -> None
     assert (stream.text(key="text"), stream.finishes()) == ("AB", {0: ("stop", "stop")})
     assert whole.complete.choices[0].message == {"text": "t"}
     assert vectors.complete.data[0]["embedding"] == [1.0, 2.0]
+
+
+async def test_vectors_that_were_not_asked_for_are_a_failure(litellm: LiteLLMProvider) -> None:
+    with Upstream(embeddings_json([[1.0, 2.0]])) as up:
+        for body in ({"input": ["x", "y"]}, {"input": "x", "dimensions": 3}):
+            asked = hosted(up, "together_ai", body, kind="embeddings", stream=False)
+            error = (await collect(litellm, asked)).error
+            assert error is not None
+            assert (error.failure, error.code) == (FailureClass.TRANSIENT, "malformed")
 
 
 async def test_many_streams_at_once_stay_apart(litellm: LiteLLMProvider) -> None:

@@ -1,4 +1,4 @@
-"""Whole answers: chat, completions, embeddings, and the empty ones that are failures."""
+"""Whole answers: chat, completions, and the empty ones that are failures."""
 
 from __future__ import annotations
 
@@ -100,27 +100,6 @@ def test_completions_come_as_text() -> None:
     last = {"choices": [{"text": "", "finish_reason": "stop"}]}
     answer = read({"choices": [{"text": "a", "index": 0}]}, last, kind="completions")
     assert answer.text(key="text") == "a"
-
-
-def test_embeddings_come_in_order_of_index() -> None:
-    rows = [{"embedding": [2.0], "index": 1}, {"embedding": [1.0], "index": 0}]
-    data = whole({"data": rows, "usage": {"prompt_tokens": 4, "total_tokens": 4}}, "embeddings").data
-    assert [row["embedding"] for row in data] == [[1.0], [2.0]]
-    assert all(row["object"] == "embedding" for row in data)
-
-
-def test_base64_embeddings_pass() -> None:
-    assert whole({"data": [{"embedding": "AACAPw=="}]}, "embeddings").data[0]["embedding"] == "AACAPw=="
-
-
-@pytest.mark.parametrize("vector", [[], "", None, [1.0, float("nan")], [1.0, "x"], [[1.0]], {"a": 1}])
-def test_an_embedding_that_is_no_vector_is_malformed(vector: Any) -> None:
-    assert failure({"data": [{"embedding": vector, "index": 0}]}, "embeddings").code == "malformed"
-
-
-@pytest.mark.parametrize("body", [{"data": []}, {"data": None}, {"choices": []}])
-def test_an_embedding_answer_without_rows_is_a_failure(body: dict[str, Any]) -> None:
-    assert failure(body, "embeddings").code == "empty"
 
 
 def test_a_whole_answer_can_be_said_as_chunks() -> None:
