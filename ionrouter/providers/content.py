@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ionrouter.providers.indexes import read_index
 from ionrouter.schema import json
 
 _REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")
@@ -82,10 +83,11 @@ def _detail_text(detail: Any) -> str:
 def _from_thinking_blocks(blocks: Any) -> list[dict[str, Any]]:
     """litellm's form of Anthropic's thinking, whose signatures must come back unchanged."""
     details: list[dict[str, Any]] = []
-    for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
+    for position, block in enumerate(blocks if isinstance(blocks, list) else ()):
         if not isinstance(block, dict):
             continue
-        common = {"format": "anthropic-claude-v1", "index": index}
+        index = read_index(block.get("index"))  # of a stream: a delta holds one block, whichever it is
+        common = {"format": "anthropic-claude-v1", "index": position if index is None else index}
         if block.get("type") == "redacted_thinking":
             details.append({"type": "reasoning.encrypted", "data": block.get("data"), **common})
         elif block.get("thinking") or block.get("signature"):

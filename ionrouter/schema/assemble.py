@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason, TextRun
+from ionrouter.schema.pieces import Pieces
+from ionrouter.schema.reasoning_details import ReasoningDetails
 
 _JOINED = ("content", "text", "reasoning", "refusal")
+_AUDIO = frozenset(("data", "transcript"))
 
 
 @dataclass(slots=True)
@@ -17,6 +20,8 @@ class _Draft:
     message: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, list[str]] = field(default_factory=dict)  # field -> its pieces, joined at the end
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)  # index -> tool call
+    details: ReasoningDetails | None = None
+    audio: Pieces | None = None
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
     native_finish_reason: str | None = None
@@ -31,10 +36,10 @@ class _Draft:
             elif key == "tool_calls":
                 for call in value or ():
                     self._add_call(call)
-            elif key in ("reasoning_details", "images", "annotations") and isinstance(value, list):
-                self.message.setdefault(key, []).extend(value)
+            elif key in ("images", "annotations"):
+                self.message.setdefault(key, []).extend(value or ())
             elif value is not None:
-                self.message[key] = value
+                self._add_other(key, value)
         for key, values in (choice.logprobs or {}).items():
             if values:
                 self.logprobs.setdefault(key, []).extend(values)
@@ -42,6 +47,16 @@ class _Draft:
         self.native_finish_reason = choice.native_finish_reason or self.native_finish_reason
         self.stop_sequence = choice.stop_sequence or self.stop_sequence
         self.prompt_logprobs = choice.prompt_logprobs or self.prompt_logprobs
+
+    def _add_other(self, key: str, value: Any) -> None:
+        if key == "reasoning_details":
+            self.details = self.details or ReasoningDetails()
+            self.details.add(value)
+        elif key == "audio":
+            self.audio = self.audio or Pieces(_AUDIO)
+            self.audio.add(value)
+        else:
+            self.message[key] = value
 
     def _add_call(self, call: dict[str, Any]) -> None:
         index = call.get("index", 0)
@@ -56,6 +71,10 @@ class _Draft:
     def choice(self, index: int) -> Choice:
         """Finish."""
         message: dict[str, Any] = {**self.message, **{key: "".join(p) for key, p in self.parts.items()}}
+        if self.details is not None:
+            message["reasoning_details"] = self.details.joined()
+        if self.audio is not None:
+            message["audio"] = self.audio.joined()
         if self.calls:
             message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
         if "text" not in message:

@@ -5,7 +5,7 @@ One machine writes both, so that a stream and its whole twin cannot differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from ionrouter.schema.answers import cost_fields
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
 from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Complete, Finished
+from ionrouter.schema.reasoning_details import ENCRYPTED, Block, Detail, details_of
 from ionrouter.schema.tool_stream import ToolStream
 from ionrouter.schema.usage import Cost, Usage
 
@@ -48,7 +49,9 @@ class MessagesAnswer:
     _index: int = -1  # of the block opened last
     _open: str | None = None  # its type
     _tools: ToolStream = field(default_factory=ToolStream)
-    _late: list[str] = field(default_factory=list)  # text that came in the middle of a call
+    _late: list[tuple[Mapping[str, Any], Sequence[Detail]]] = field(default_factory=list)  # came in mid-call
+    _thought: Block = field(default_factory=Block)
+    _sealed: str | None = None  # an encrypted thought, until its last piece is known to be there
     _citations: list[dict[str, Any]] = field(default_factory=list)  # that wait for a text
     _left_out: set[str] = field(default_factory=set)
     _finish: ChoiceDelta | None = None
@@ -57,7 +60,8 @@ class MessagesAnswer:
     @property
     def left_out(self) -> frozenset[str]:
         """Parts of the answer that a message has no place for, by chat's names."""
-        waits_in_vain = {"annotations"} if self._citations and not self._late else set()
+        has_late_text = any(delta.get("content") or delta.get("refusal") for delta, _ in self._late)
+        waits_in_vain = {"annotations"} if self._citations and not has_late_text else set()
         return frozenset(self._left_out | waits_in_vain)
 
     def commit(self, committed: Committed) -> None:
@@ -81,8 +85,8 @@ class MessagesAnswer:
         """Write the end: open blocks closed, the stop reason, usage."""
         yield from self._begin(finished.usage)
         yield from self._calls(is_over=True)
-        for text in self._late:
-            yield from self._say(text)
+        for delta, thoughts in self._late:
+            yield from self._speak(delta, thoughts)
         yield from self._close()
         delta = {"stop_reason": self._stop_reason(), "stop_sequence": self._stop_sequence()}
         usage = messages_usage(finished.usage, finished.cost, self._tier)
@@ -125,10 +129,13 @@ class MessagesAnswer:
         yield {"type": "message_start", "message": message}
 
     def _delta(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
-        yield from self._thoughts(delta)
-        for key in ("content", "refusal"):
-            if text := delta.get(key):
-                yield from self._say(text)
+        thoughts = () if self.hides_reasoning else details_of(delta)
+        if thoughts or delta.get("content") or delta.get("refusal"):
+            if self._tools.is_mid_call:
+                self._late.append((delta, thoughts))  # a block that was left cannot be gone back to
+            else:
+                yield from self._calls(is_over=True)
+                yield from self._speak(delta, thoughts)
         if not _EXTRAS.isdisjoint(delta):  # hardly ever
             self._left_out |= _UNSAID & delta.keys()
             citations = [as_messages_citation(one) for one in listed(delta.get("annotations"))]
@@ -139,13 +146,13 @@ class MessagesAnswer:
             self._tools.add(calls)
             yield from self._calls()
 
-    def _say(self, text: str) -> Iterator[SseEvent]:
-        if self._tools.is_mid_call:
-            self._late.append(text)  # a block that was left cannot be gone back to
-            return
-        yield from self._calls(is_over=True)
-        yield from self._continue("text", {"text": "", "citations": None})
-        yield self._piece("text_delta", text=text)
+    def _speak(self, delta: Mapping[str, Any], thoughts: Sequence[Detail]) -> Iterator[SseEvent]:
+        for position, detail in enumerate(thoughts):
+            yield from self._think(detail, is_first=position == 0)
+        for key in ("content", "refusal"):
+            if text := delta.get(key):
+                yield from self._continue("text", {"text": "", "citations": None})
+                yield self._piece("text_delta", text=text)
         if self._citations:
             yield from self._cite()
 
@@ -157,23 +164,23 @@ class MessagesAnswer:
             yield self._piece("citations_delta", citation=citation)
         self._citations = []
 
-    def _thoughts(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
-        if self.hides_reasoning:
-            return
-        details = [d for d in delta.get("reasoning_details") or () if isinstance(d, dict)]
-        if not any(detail.get("text") or detail.get("summary") for detail in details):
-            details = [{"text": delta["reasoning"]}, *details] if delta.get("reasoning") else details
-        for detail in details:
-            if text := detail.get("text") or detail.get("summary"):
-                yield from self._continue("thinking", {"thinking": "", "signature": ""})
-                yield self._piece("thinking_delta", thinking=text)
-            if signature := detail.get("signature"):
-                yield from self._continue("thinking", {"thinking": "", "signature": ""})
-                yield self._piece("signature_delta", signature=signature)
-                yield from self._close()  # it signs what came before; the next thought is another block
-            if detail.get("type") == "reasoning.encrypted":
-                yield from self._start("redacted_thinking", {"data": detail.get("data") or ""})
+    def _think(self, detail: Detail, *, is_first: bool) -> Iterator[SseEvent]:
+        goes_on = self._thought.takes(detail, is_first=is_first)
+        if detail.get("type") == ENCRYPTED:
+            if not goes_on or self._sealed is None:
                 yield from self._close()
+                self._sealed = ""
+            self._sealed += detail.get("data") or ""
+            return
+        if not goes_on and self._open == "thinking":
+            yield from self._close()  # a signature must not sign what another block says
+        if text := detail.get("text") or detail.get("summary"):
+            yield from self._continue("thinking", {"thinking": "", "signature": ""})
+            yield self._piece("thinking_delta", thinking=text)
+        if signature := detail.get("signature"):
+            yield from self._continue("thinking", {"thinking": "", "signature": ""})
+            yield self._piece("signature_delta", signature=signature)
+            yield from self._close()  # it signs what came before; the next thought is another block
 
     def _calls(self, *, is_over: bool = False) -> Iterator[SseEvent]:
         """Write what of the tool calls can be written in order, a block at a time."""
@@ -190,15 +197,24 @@ class MessagesAnswer:
 
     def _start(self, kind: str, block: dict[str, Any]) -> Iterator[SseEvent]:
         yield from self._close()
-        self._index, self._open = self._index + 1, kind
-        yield {"type": "content_block_start", "index": self._index, "content_block": {"type": kind, **block}}
+        self._open = kind
+        yield self._started({"type": kind, **block})
+
+    def _started(self, block: dict[str, Any]) -> SseEvent:
+        self._index += 1
+        return {"type": "content_block_start", "index": self._index, "content_block": block}
 
     def _piece(self, kind: str, **delta: Any) -> SseEvent:
         return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, **delta}}
 
     def _close(self) -> Iterator[SseEvent]:
+        """End the block that is open, and write one that was held back: it has all of its pieces now."""
         if self._open is not None:
             self._open = None
+            yield {"type": "content_block_stop", "index": self._index}
+        if self._sealed is not None:
+            data, self._sealed = self._sealed, None
+            yield self._started({"type": "redacted_thinking", "data": data})
             yield {"type": "content_block_stop", "index": self._index}
 
     def _stop_reason(self) -> str:

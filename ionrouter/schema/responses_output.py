@@ -6,12 +6,13 @@ open at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.schema.annotations import as_responses_annotation, listed
 from ionrouter.schema.images import result_of
+from ionrouter.schema.reasoning_details import TEXT, Block, Detail, details_of
 from ionrouter.schema.tool_stream import Step, ToolStream
 
 SseEvent = dict[str, Any]
@@ -26,6 +27,7 @@ class _PartWords:
     event: str
 
 
+_Logprobs = list[Any]
 _TEXT = _PartWords("output_text", "text", "output_text")
 _REFUSAL = _PartWords("refusal", "refusal", "refusal")
 _EXTRAS = frozenset({"annotations", "images", "audio"})  # of a delta
@@ -43,7 +45,8 @@ class Output:
     _words: _PartWords | None = None  # of the part that is open in it
     _pieces: list[str] = field(default_factory=list)  # the open part's text, joined when it ends
     _tools: ToolStream = field(default_factory=ToolStream)
-    _late: list[tuple[_PartWords, str, list[Any]]] = field(default_factory=list)  # came in mid-call
+    _late: list[tuple[Mapping[str, Any], Sequence[Detail], _Logprobs]] = field(default_factory=list)
+    _thought: Block = field(default_factory=Block)
     _late_images: list[str] = field(default_factory=list)
     _num_characters: int = 0  # of text so far
     _text_begins_at: int = 0  # of these: before the open part
@@ -53,7 +56,7 @@ class Output:
     @property
     def left_out(self) -> frozenset[str]:
         """What no item or part can hold, by chat's names."""
-        has_late_text = any(words == _TEXT for words, *_ in self._late)
+        has_late_text = any(delta.get("content") for delta, *_ in self._late)
         waits_in_vain = {"annotations"} if self._annotations and not has_late_text else set()
         return frozenset(self._left_out | waits_in_vain)
 
@@ -71,15 +74,16 @@ class Output:
 
     def add(self, delta: Mapping[str, Any], logprobs: Mapping[str, Any] | None) -> Iterator[SseEvent]:
         """Take in one delta."""
-        if not self.hides_reasoning:
-            yield from self._think(delta)
+        thoughts = () if self.hides_reasoning else details_of(delta)
         told = list((logprobs or {}).get("content") or ())
-        if (text := delta.get("content")) or told:
-            yield from self._say(_TEXT, text or "", told)  # half a character has no text yet, but a logprob
+        if thoughts or told or delta.get("content") or delta.get("refusal"):
+            if self._tools.is_mid_call:
+                self._late.append((delta, thoughts, told))  # an item that was left cannot be gone back to
+            else:
+                yield from self._call(is_over=True)
+                yield from self._speak(delta, thoughts, told)
         if not _EXTRAS.isdisjoint(delta):  # hardly ever
             yield from self._add_extras(delta)
-        if refusal := delta.get("refusal"):
-            yield from self._say(_REFUSAL, refusal, [])
         if calls := delta.get("tool_calls"):
             self._tools.add(calls)
             yield from self._call(is_over=False)
@@ -103,34 +107,45 @@ class Output:
         """End the item that is open, with the answer's status."""
         is_last = not self._late and not self._late_images
         yield from self._call(is_over=True, status=status if is_last else "completed")
-        for words, text, logprobs in self._late:
-            yield from self._say(words, text, logprobs)
+        for delta, thoughts, logprobs in self._late:
+            yield from self._speak(delta, thoughts, logprobs)
         for result in self._late_images:
             yield from self._draw(result)
-        yield from self._close_item(status)
+        yield from self._close_item("completed" if self._is_sealed else status)
 
-    def _think(self, delta: Mapping[str, Any]) -> Iterator[SseEvent]:
-        details = [d for d in delta.get("reasoning_details") or () if isinstance(d, dict)]
-        if not any(detail.get("text") or detail.get("summary") for detail in details):
-            details = [{"text": delta["reasoning"]}, *details] if delta.get("reasoning") else details
-        for detail in details:
-            if not any(detail.get(key) for key in ("text", "summary", "signature", "data")):
-                continue
-            yield from self._item("reasoning", _new_reasoning)
-            item = self._items[-1]
-            if text := detail.get("text") or detail.get("summary"):
-                yield from self._grow(_THOUGHT, text, [])
-            if detail.get("signature") or detail.get("data"):
-                item["signature"] = detail.get("signature") or item.get("signature")
-                item["encrypted_content"] = detail.get("data") or item["encrypted_content"]
-                item["format"] = detail.get("format") or "unknown"
-                yield from self._close_item("completed")  # sealed; the next thought is another item
+    def _speak(
+        self, delta: Mapping[str, Any], thoughts: Sequence[Detail], logprobs: _Logprobs
+    ) -> Iterator[SseEvent]:
+        for position, detail in enumerate(thoughts):
+            yield from self._think(detail, is_first=position == 0)
+        if (text := delta.get("content")) or logprobs:  # half a character has no text yet, but a logprob
+            yield from self._say(_TEXT, text or "", logprobs)
+        if refusal := delta.get("refusal"):
+            yield from self._say(_REFUSAL, refusal, [])
 
-    def _say(self, words: _PartWords, text: str, logprobs: list[Any]) -> Iterator[SseEvent]:
-        if self._tools.is_mid_call:
-            self._late.append((words, text, logprobs))  # an item that was left cannot be gone back to
-            return
-        yield from self._call(is_over=True)
+    def _think(self, detail: Detail, *, is_first: bool) -> Iterator[SseEvent]:
+        before = self._thought.type
+        goes_on = self._thought.takes(detail, is_first=is_first)
+        if not goes_on and (self._is_sealed or before == self._thought.type == TEXT):
+            yield from self._close_item("completed")  # a signature must not sign what another item says
+        yield from self._item("reasoning", _new_reasoning)
+        item = self._items[-1]
+        if text := detail.get("text") or detail.get("summary"):
+            yield from self._grow(_THOUGHT, text, [])
+        if data := detail.get("data"):  # more of it may follow, so the item stays open
+            item["encrypted_content"] = (item["encrypted_content"] or "") + data
+            item["format"] = detail.get("format") or "unknown"
+        if signature := detail.get("signature"):
+            item["signature"] = signature
+            item["format"] = detail.get("format") or "unknown"
+            yield from self._close_item("completed")  # sealed; the next thought is another item
+
+    @property
+    def _is_sealed(self) -> bool:
+        """Whether a thought is open that nothing but the rest of its seal can belong to."""
+        return self._is_open and self._items[-1].get("encrypted_content") is not None
+
+    def _say(self, words: _PartWords, text: str, logprobs: _Logprobs) -> Iterator[SseEvent]:
         yield from self._item("message", _new_message)
         yield from self._grow(words, text, logprobs)
         if self._annotations:
@@ -163,7 +178,7 @@ class Output:
         item["result"] = result
         yield from self._close_item("completed")
 
-    def _grow(self, words: _PartWords, text: str, logprobs: list[Any]) -> Iterator[SseEvent]:
+    def _grow(self, words: _PartWords, text: str, logprobs: _Logprobs) -> Iterator[SseEvent]:
         """Add to the open part, or open one."""
         content = self._items[-1]["content"]
         if self._words != words:

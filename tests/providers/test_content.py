@@ -104,3 +104,15 @@ def test_ids_and_service_tier_are_on_every_chunk() -> None:
     answer = read(chunk({"content": "a"}, service_tier="priority"), STOP, chunk(usage=usage(1, 1)))
     assert {c.upstream_id for c in answer.chunks} == {"c"}
     assert answer.chunks[-1].service_tier == "priority"
+
+
+def test_a_streams_thinking_blocks_keep_their_number() -> None:
+    """litellm counts them across the stream; a delta holds a piece of one."""
+    deltas = [
+        {"reasoning_content": "A", "thinking_blocks": [{"type": "thinking", "thinking": "A", "index": 0}]},
+        {"thinking_blocks": [{"type": "redacted_thinking", "data": "D", "index": 1}]},
+        {"thinking_blocks": [{"type": "redacted_thinking", "data": "E", "index": 2}]},
+    ]
+    chunks = read(*[chunk(delta) for delta in deltas], STOP).chunks
+    details = [d for c in chunks for o in c.choices for d in o.delta.get("reasoning_details", ())]
+    assert [(d["index"], d.get("text") or d["data"]) for d in details] == [(0, "A"), (1, "D"), (2, "E")]

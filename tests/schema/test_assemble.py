@@ -53,16 +53,12 @@ def test_tool_calls_are_joined_by_index() -> None:
     assert got.choices[0].message["content"] is None
 
 
-def test_logprobs_reasoning_and_details_are_collected() -> None:
+def test_logprobs_and_reasoning_are_collected() -> None:
     got = whole(
-        d({"reasoning": "h", "reasoning_details": [1]}, logprobs={"content": [{"token": "a"}]}),
-        d(
-            {"reasoning": "m", "reasoning_details": [2]},
-            logprobs={"content": [{"token": "b"}], "refusal": None},
-        ),
+        d({"reasoning": "h"}, logprobs={"content": [{"token": "a"}]}),
+        d({"reasoning": "m"}, logprobs={"content": [{"token": "b"}], "refusal": None}),
     )
-    message = got.choices[0].message
-    assert (message["reasoning"], message["reasoning_details"]) == ("hm", [1, 2])
+    assert got.choices[0].message["reasoning"] == "hm"
     assert got.choices[0].logprobs == {"content": [{"token": "a"}, {"token": "b"}]}
 
 
@@ -75,6 +71,33 @@ def test_scores_of_a_prompt_are_kept_and_those_of_an_echo_stand_first() -> None:
     assert got.prompt_logprobs == [None]
     assert got.logprobs == {name: values + more[name] for name, values in echo.items()}
     assert as_chunk(Complete((got,))).choices[0].prompt_logprobs == [None]
+
+
+def test_a_thought_in_pieces_is_one_detail() -> None:
+    unknown = {"type": "reasoning.text", "format": "unknown", "index": 0}
+    pieces = [{**unknown, "text": text} for text in ("Let", " me", " think")]
+    got = whole(*[d({"reasoning": piece["text"], "reasoning_details": [piece]}) for piece in pieces])
+    message = got.choices[0].message
+    assert message["reasoning"] == "Let me think"
+    assert message["reasoning_details"] == [{**unknown, "text": "Let me think"}]
+
+
+def test_sound_in_pieces_is_one_object() -> None:
+    pieces = [
+        {"id": "a1", "transcript": "He"},
+        {"data": "AAAA"},
+        {"data": "BBBB", "transcript": "llo", "id": None},
+        {"expires_at": 5},
+    ]
+    got = whole(*[d({"audio": piece}) for piece in pieces], d({}, 0, "stop")).choices[0].message
+    assert got["audio"] == {"id": "a1", "data": "AAAABBBB", "transcript": "Hello", "expires_at": 5}
+
+
+def test_images_and_annotations_are_all_kept_and_a_refusal_is_joined() -> None:
+    deltas = [{"images": [{"n": n}], "annotations": [{"n": n}], "refusal": str(n)} for n in range(3)]
+    message = whole(*map(d, deltas)).choices[0].message
+    assert message["images"] == message["annotations"] == [{"n": n} for n in range(3)]
+    assert message["refusal"] == "012"
 
 
 def test_plain_completions_have_text_and_no_role() -> None:

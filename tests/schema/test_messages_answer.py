@@ -7,12 +7,23 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ionrouter.schema.errors import plain_error
 from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.messages_answer import MessagesAnswer, joined_blocks
 from ionrouter.schema.usage import Usage
-from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of, image, url_citation
+from tests.support.deltas import (
+    COMMITTED,
+    FINISHED,
+    answers,
+    chunk,
+    complete_of,
+    image,
+    in_pieces,
+    thoughts,
+    url_citation,
+)
 
 
 def _answer(**options: Any) -> MessagesAnswer:
@@ -162,6 +173,44 @@ def test_signed_and_sealed_thoughts_come_back_as_blocks_of_their_own() -> None:
     ]
     assert joined_blocks(_stream(chunks)) == expected
     assert _answer().whole(complete_of(chunks), FINISHED)["content"] == expected
+
+
+@given(st.data())
+def test_thoughts_in_pieces_are_the_blocks_they_were(data: st.DataObject) -> None:
+    details = data.draw(thoughts())
+    chunks = [*data.draw(in_pieces(details)), chunk({"content": "x"}, "stop")]
+    expected = [
+        {"type": "redacted_thinking", "data": detail["data"]}
+        if detail["type"] == "reasoning.encrypted"
+        else {
+            "type": "thinking",
+            "thinking": detail.get("text") or detail["summary"],
+            "signature": detail.get("signature", ""),
+        }
+        for detail in details
+    ]
+    assert joined_blocks(_stream(chunks))[:-1] == expected
+    assert _answer().whole(complete_of(chunks), FINISHED)["content"][:-1] == expected
+
+
+def test_a_thought_between_two_calls_is_a_block_between_their_blocks() -> None:
+    calls = [
+        {"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": f'{{"n": {i}}}'}} for i in (0, 1)
+    ]
+    thought = {"reasoning": "hm", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}
+    chunks = [chunk({"tool_calls": calls[:1]}), chunk(thought), chunk({"content": "So"})]
+    events = _stream([*chunks, chunk({"tool_calls": calls[1:]}), chunk({}, "tool_calls")])
+    blocks = joined_blocks(events)
+    assert [block["type"] for block in blocks] == ["tool_use", "thinking", "text", "tool_use"]
+    assert [block["input"] for block in blocks if block["type"] == "tool_use"] == [{"n": 0}, {"n": 1}]
+
+
+def test_a_thought_in_the_middle_of_a_call_tears_nothing_apart() -> None:
+    first = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a"'}}
+    second = {"index": 0, "function": {"arguments": ": 1}"}}
+    chunks = [chunk({"tool_calls": [first]}), chunk({"reasoning": "hm"}), chunk({"tool_calls": [second]})]
+    call, thought = joined_blocks(_stream([*chunks, chunk({}, "tool_calls")]))
+    assert (call["input"], thought["thinking"]) == ({"a": 1}, "hm")
 
 
 def test_hidden_reasoning_stays_hidden() -> None:

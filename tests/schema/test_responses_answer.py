@@ -7,11 +7,22 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ionrouter.schema.errors import ErrorBody, plain_error
 from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.responses_answer import ResponsesAnswer
-from tests.support.deltas import COMMITTED, FINISHED, answers, chunk, complete_of, image, url_citation
+from tests.support.deltas import (
+    COMMITTED,
+    FINISHED,
+    answers,
+    chunk,
+    complete_of,
+    image,
+    in_pieces,
+    thoughts,
+    url_citation,
+)
 
 REQUIRED = {
     "id", "object", "created_at", "completed_at", "model", "status", "output", "error", "incomplete_details",
@@ -154,6 +165,57 @@ def test_sealed_reasoning_can_be_sent_back() -> None:
     first, second, _ = _stream(chunks)[-1]["response"]["output"]
     assert (first["content"][0]["text"], first["signature"]) == ("hm", "sig")
     assert (second["encrypted_content"], second["format"]) == ("sealed", "openai-responses-v1")
+
+
+@given(st.data())
+def test_thoughts_in_pieces_keep_their_seals(data: st.DataObject) -> None:
+    details = data.draw(thoughts())
+    chunks = [*data.draw(in_pieces(details)), chunk({"content": "x"}, "stop")]
+    response = _stream(chunks)[-1]["response"]
+    assert response == _answer().whole(complete_of(chunks), FINISHED)
+    items = response["output"][:-1]
+    signed = [(item["content"][0]["text"], item["signature"]) for item in items if "signature" in item]
+    assert [
+        text[-len(d["text"]) :] for (text, _), d in zip(signed, _with(details, "signature"), strict=True)
+    ] == [d["text"] for d in _with(details, "signature")]
+    assert [signature for _, signature in signed] == [d["signature"] for d in _with(details, "signature")]
+    sealed = [item["encrypted_content"] for item in items if item["encrypted_content"] is not None]
+    assert sealed == [d["data"] for d in _with(details, "data")]
+
+
+def _with(details: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return [detail for detail in details if key in detail]
+
+
+def test_a_signature_signs_nothing_but_its_own_block() -> None:
+    details = [{"type": "reasoning.text", "text": text, "index": i} for i, text in enumerate("AB")]
+    chunks = [chunk({"reasoning_details": [detail]}) for detail in details]
+    chunks += [chunk({"reasoning_details": [{**details[1], "text": "", "signature": "S"}]})]
+    first, second, _ = _stream([*chunks, chunk({"content": "x"}, "stop")])[-1]["response"]["output"]
+    assert (first["content"][0]["text"], first.get("signature")) == ("A", None)
+    assert (second["content"][0]["text"], second["signature"]) == ("B", "S")
+
+
+@pytest.mark.parametrize("said", [{"reasoning": "hm"}, {"content": "hm"}, {"refusal": "hm"}])
+def test_what_comes_between_two_calls_is_an_item_between_their_items(said: dict[str, Any]) -> None:
+    calls = [
+        {"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": f'{{"n": {i}}}'}} for i in (0, 1)
+    ]
+    chunks = [chunk({"tool_calls": calls[:1]}), chunk(said), chunk({"content": "So"})]
+    events = _stream([*chunks, chunk({"tool_calls": calls[1:]}), chunk({}, "tool_calls")])
+    items = events[-1]["response"]["output"]
+    calls_of = [item for item in items if item["type"] == "function_call"]
+    assert [item["arguments"] for item in calls_of] == ['{"n": 0}', '{"n": 1}']
+    assert (items[0]["type"], items[-1]["type"]) == ("function_call", "function_call")
+    assert all(item["status"] == "completed" for item in items)
+
+
+def test_a_thought_in_the_middle_of_a_call_tears_nothing_apart() -> None:
+    first = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a"'}}
+    second = {"index": 0, "function": {"arguments": ": 1}"}}
+    chunks = [chunk({"tool_calls": [first]}), chunk({"reasoning": "hm"}), chunk({"tool_calls": [second]})]
+    call, thought = _stream([*chunks, chunk({}, "tool_calls")])[-1]["response"]["output"]
+    assert (call["arguments"], thought["content"][0]["text"]) == ('{"a": 1}', "hm")
 
 
 def test_text_in_the_middle_of_a_call_tears_nothing_apart() -> None:

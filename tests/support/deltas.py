@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ionrouter.schema.assemble import Assembly
 from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Complete, Finished
+from ionrouter.schema.reasoning_details import ENCRYPTED, SUMMARY, TEXT, TEXTS
 from ionrouter.schema.usage import Cost, Usage
 
 COMMITTED = Committed("p/m", "acme/m", "Prov", "first pick", 1)
@@ -67,6 +68,42 @@ def answers(draw: st.DrawFn, *, mixes: bool = True) -> list[Chunk]:
     chunks += [chunk({"tool_calls": [call]}) for call in calls]
     reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
     return [*chunks, chunk({}, reason, reason)]
+
+
+@st.composite
+def thoughts(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Reasoning details as they are whole, block by block: each has a number, or can do without."""
+    is_numbered, blocks = draw(st.booleans()), []
+    for index in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from([TEXT, SUMMARY, ENCRYPTED]))
+        block = {"type": kind, TEXTS[kind]: draw(st.text(min_size=1, max_size=6)), "format": "f"}
+        if kind == TEXT and (not is_numbered or draw(st.booleans())):
+            block["signature"] = f"signature {index}"
+        if is_numbered or kind == SUMMARY:
+            block["index"] = index
+        if kind == ENCRYPTED and draw(st.booleans()):
+            block["id"] = f"id {index}"
+        blocks.append(block)
+    return blocks
+
+
+@st.composite
+def in_pieces(draw: st.DrawFn, blocks: list[dict[str, Any]]) -> list[Chunk]:
+    """The same as a stream of deltas; a signature comes last, alone, as Anthropic sends it."""
+    pieces: list[dict[str, Any]] = []
+    for block in blocks:
+        key = TEXTS[block["type"]]
+        is_known = block["type"] != ENCRYPTED or "index" in block or "id" in block
+        cut = draw(st.integers(0, len(block[key]))) if is_known else 0
+        rest = {name: value for name, value in block.items() if name not in (key, "signature")}
+        pieces += [{**rest, key: text} for text in (block[key][:cut], block[key][cut:]) if text]
+        if "signature" in block:
+            pieces.append({**rest, "signature": block["signature"]})
+    said = [piece.get("text") or piece.get("summary") or "" for piece in pieces]
+    return [
+        chunk({"reasoning_details": [piece], **({"reasoning": text} if text else {})})
+        for piece, text in zip(pieces, said, strict=True)
+    ]
 
 
 def complete_of(chunks: Sequence[Chunk]) -> Complete:
