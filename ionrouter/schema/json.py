@@ -22,6 +22,11 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
         return json.loads(text)
 
 
+def loads_exactly(text: str) -> Any:
+    """Parse JSON with all digits of its integers: beyond 64 bits `loads` makes floats of them."""
+    return json.loads(text)
+
+
 def dumps(value: Any) -> bytes:
     """Serialise to strict UTF-8 JSON; a lone surrogate stays an escape, NaN and Infinity become null."""
     try:

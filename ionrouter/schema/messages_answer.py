@@ -261,7 +261,7 @@ def _object(arguments: str) -> dict[str, Any]:
     if not arguments.strip():
         return {}
     try:
-        value = json.loads(arguments)
+        value = json.loads_exactly(arguments)  # an id may be a long number
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"_raw": arguments}

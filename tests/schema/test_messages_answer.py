@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ionrouter.schema import json as wire
 from ionrouter.schema.errors import plain_error
 from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.messages_answer import MessagesAnswer, joined_blocks
@@ -223,6 +224,13 @@ def test_a_call_cut_by_length_shows_what_there_was() -> None:
     chunks = [chunk({"tool_calls": [call]}), chunk({}, "length")]
     (block,) = _answer().whole(complete_of(chunks), FINISHED)["content"]
     assert block["input"] == {"_raw": '{"a": "b'}
+
+
+def test_a_calls_numbers_keep_all_their_digits() -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"id": 92233720368547758099}'}}
+    (block,) = _answer().whole(complete_of([chunk({"tool_calls": [call]})]), FINISHED)["content"]
+    assert block["input"] == {"id": 92233720368547758099}
+    assert wire.loads_exactly(wire.dumps(block).decode()) == block
 
 
 def test_text_in_the_middle_of_a_call_tears_nothing_apart() -> None:
