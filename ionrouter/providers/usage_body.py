@@ -5,7 +5,6 @@ Ours: prompt tokens include cached ones, completion tokens include reasoning (sc
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
@@ -31,7 +30,9 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input
 _PROMPT_PARTS = PromptParts.__struct_fields__
 _COMPLETION_PARTS = CompletionParts.__struct_fields__
 
-_Count = Annotated[int, Meta(ge=0)]
+MAX_TOKENS = 500_000_000  # what is more is no count; sums of three must fit a database's 32 bits
+_MAX_DIGITS = len(str(MAX_TOKENS))
+_Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 Parts = TypeVar("Parts", PromptParts, CompletionParts)
 
 
@@ -83,7 +84,7 @@ def read_usage(usage: Any) -> Usage | None:
         return None
     try:
         return _common(convert(usage, _CommonUsage))
-    except ValidationError:
+    except (ValidationError, UnicodeEncodeError):  # half a surrogate pair
         return read_any_usage(usage)
 
 
@@ -220,11 +221,10 @@ def _first(usage: dict[str, Any], names: tuple[str, ...]) -> int | None:
 
 def _count(value: Any) -> int | None:
     if value.__class__ is int:  # nearly always
-        return value if value > 0 else 0
-    if isinstance(value, bool):
-        return None
+        return max(value, 0) if value <= MAX_TOKENS else None
     if isinstance(value, str):
-        value = int(value) if value.strip().isdigit() else None
-    if isinstance(value, int | float) and math.isfinite(value):
-        return max(int(value), 0)
+        digits = value.strip()
+        return _count(int(digits)) if digits.isdecimal() and len(digits) <= _MAX_DIGITS else None
+    if isinstance(value, float) and value <= MAX_TOKENS:  # NaN is not
+        return max(int(value), 0) if value > 0 else 0
     return None

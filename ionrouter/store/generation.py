@@ -259,10 +259,10 @@ def _values(generation: Generation) -> list[Any]:
     whole = "".join([text for text in _texts(row) if text.__class__ is str])
     if whole.isascii() and "\0" not in whole:
         return row
-    return [_unicode(value) if isinstance(value, str) else value for value in row]
+    return [unicode_of(value) if isinstance(value, str) else value for value in row]
 
 
-def _unicode(text: str) -> str:
+def unicode_of(text: str) -> str:
     """Replace what is no text: headers may hold any bytes, and PostgreSQL keeps no NUL."""
     whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
     return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -275,7 +275,7 @@ def _state(record: RequestRecord) -> State:
 
 
 def _said(text: str | None) -> str | None:
-    return _unicode(text[:MAX_TEXT]) if text else None
+    return unicode_of(text[:MAX_TEXT]) if text else None
 
 
 def _attempt(attempt: AttemptRecord) -> Mapping[str, Any]:

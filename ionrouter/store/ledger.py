@@ -306,8 +306,8 @@ def _words(done: Generation, asked: bytes, answer: Assembly) -> Statement:
     messages = [choice.message for choice in answer.complete().choices]
     texts = [text for m in messages if (text := m.get("content") or m.get("text"))]
     reasoning = [text for m in messages if (text := m.get("reasoning"))]
-    values = (
-        done.id, done.started_at, asked.decode(),
-        "\n".join(map(str, texts)) or None, "\n".join(map(str, reasoning)) or None,
-    )  # fmt: skip
-    return generation.INSERT_WORDS, values
+    said = (asked.decode(), "\n".join(map(str, texts)) or None, "\n".join(map(str, reasoning)) or None)
+    words = [
+        generation.unicode_of(text) if text else text for text in said
+    ]  # no row is lost over a character
+    return generation.INSERT_WORDS, (done.id, done.started_at, *words)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ionrouter.providers.usage_body import merge_usage, read_usage
+from ionrouter.providers.usage_body import MAX_TOKENS, merge_usage, read_usage
 from ionrouter.schema.usage import CompletionParts, PromptParts, Usage
 
 
@@ -131,3 +131,23 @@ def test_a_repeated_report_counts_once_and_a_later_zero_takes_nothing_away() -> 
     late = Usage(9, 5, completion_parts=CompletionParts(3, 0, 0))
     merged = Usage(9, 5, prompt_parts=heard, completion_parts=CompletionParts(3, 0, 0, 2))
     assert merge_usage(Usage(9, 1, prompt_parts=heard, completion_parts=early), late) == merged
+
+
+@pytest.mark.parametrize(
+    "odd", [MAX_TOKENS + 1, 2**63, 1e308, float("inf"), float("nan"), "²", "9" * 5000, "\ud800", True, [], {}]
+)
+def test_what_is_no_count_counts_nothing(odd: Any) -> None:
+    """A row with a number beyond a database's would be refused, and its cost with it."""
+    assert read_usage({"prompt_tokens": odd, "completion_tokens": 2}) == Usage(0, 2)
+    details = {"prompt_tokens_details": {"cached_tokens": odd}, "\ud800": odd}
+    assert read_usage({"prompt_tokens": 5, "completion_tokens": 2, **details}) == Usage(5, 2)
+    assert read_usage({"total_tokens": odd}) is None
+
+
+def test_the_largest_counts_fit_a_database() -> None:
+    most = dict.fromkeys(
+        ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), MAX_TOKENS
+    )
+    usage = read_usage({**most, "output_tokens": MAX_TOKENS})
+    assert usage is not None
+    assert usage.prompt_tokens < 2**31

@@ -179,6 +179,20 @@ async def test_words_of_every_choice_are_kept_where_wanted(place: Place) -> None
     await ledger.close()
 
 
+async def test_a_letter_that_is_none_costs_neither_the_words_nor_the_row(place: Place) -> None:
+    """Half a surrogate pair, which upstreams do send; and a NUL, which PostgreSQL does not keep."""
+    ledger = opened(place, keeps_words=True)
+    ledger.begin(request(), 100.0)
+    ledger.hear("gen-1-x", Chunk((ChoiceDelta(0, {"content": "a\ud83d", "reasoning": "b\0"}),)))
+    ledger.end(RECORD, Client())
+    await ledger.committed("gen-1-x")
+    words = await ledger.words("gen-1-x")
+    assert words is not None
+    assert (words.completion, words.reasoning) == ("a?", "b\ufffd")
+    assert place.ask("SELECT num_requests FROM key_usage") == [(1,)]
+    await ledger.close()
+
+
 async def test_what_is_old_is_forgotten(place: Place) -> None:
     ledger = opened(place)
     ledger.end(RECORD, Client())
