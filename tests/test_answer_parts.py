@@ -17,7 +17,7 @@ from tests.support.wire import Script, usage
 
 ROUTES = """
 providers:
-  up: {{ type: openai, name: Up, base_url: {url} }}
+  up: {{ type: openai, name: Up, base_url: {url}, forward_provider: true }}
 models:
   m: {{ endpoints: [ {{ provider: up, model: up-m }} ] }}
 """

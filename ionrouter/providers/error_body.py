@@ -137,10 +137,11 @@ def _code(error: dict[str, Any]) -> tuple[str | None, int | None]:
         value = error.get(key)
         if isinstance(value, bool) or value is None:
             continue
-        if isinstance(value, int | float) or (isinstance(value, str) and value.strip().isdigit()):
-            number = int(value) if value == value and abs(float(value)) < 1e6 else 0
+        if isinstance(value, int | float) or (isinstance(value, str) and value.strip().isdecimal()):
+            size = float(value) if isinstance(value, str) else value
+            number = int(size) if abs(size) < 1e6 else 0  # NaN is not
             status = error.get("status")
-            text = _text(status) if isinstance(status, str) and not status.isdigit() else None
+            text = _text(status) if isinstance(status, str) and not status.isdecimal() else None
             return text or str(number), number
         if text := _text(value):
             return text, None

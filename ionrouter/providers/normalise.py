@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ionrouter.providers.content import finite, read_content
+from ionrouter.providers.content import read_content
 from ionrouter.providers.embeddings_body import read_embeddings
 from ionrouter.providers.error_body import find_error
 from ionrouter.providers.finish import read_finish
@@ -22,9 +22,14 @@ from ionrouter.providers.plain_answer import read_plain
 from ionrouter.providers.rerank_body import read_rerank
 from ionrouter.providers.tool_calls import ToolCalls, whole_calls
 from ionrouter.providers.usage_body import merge_usage, read_usage
+from ionrouter.schema import json
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Usage
+
+TOO_DEEP = "the upstream's JSON is nested beyond reason"
+_GARBLED = "the upstream answered with tool calls that are none"
+_TOKEN_LISTS = ("content", "refusal")  # of a chat's logprobs; those of /completions hold values
 
 
 @dataclass(slots=True)
@@ -32,6 +37,7 @@ class _ChoiceState:
     calls: ToolCalls = field(default_factory=ToolCalls)
     is_finished: bool = False
     has_content: bool = False
+    is_garbled: bool = False  # there were tool calls, and none of them could be read
 
 
 class StreamNormaliser:
@@ -54,6 +60,12 @@ class StreamNormaliser:
 
     def chunk(self, payload: Any) -> Chunk | None:
         """Normalise one event's JSON; None when nothing is left of it. Raises UpstreamError."""
+        try:
+            return self._chunk(payload)
+        except RecursionError as error:
+            raise self._errors.fault("malformed", TOO_DEEP) from error
+
+    def _chunk(self, payload: Any) -> Chunk | None:
         if not isinstance(payload, dict):
             raise self._errors.fault("malformed", f"an event is not an object: {str(payload)[:80]}")
         if (error := find_error(payload)) is not None:
@@ -92,7 +104,8 @@ class StreamNormaliser:
         state = self._choices.setdefault(index, _ChoiceState())
         if error := choice.get("error"):
             raise self._errors.payload(error)
-        delta = _read_text(choice) if self._kind == "completions" else self._read_delta(choice, state)
+        is_text = self._kind == "completions"
+        delta = _read_text(choice, self._errors) if is_text else self._read_delta(choice, state)
         reason, native = read_finish(choice.get("finish_reason"), has_tool_calls=bool(state.calls))
         if reason == "error":
             raise self._errors.fault("finish_error", f"the upstream finished with {native!r}")
@@ -101,13 +114,14 @@ class StreamNormaliser:
         if reason is not None:
             state.is_finished = True
             self._num_finished += 1
-        out = ChoiceDelta(index, delta, reason, native, _logprobs(choice), _stop_sequence(choice))
         if not state.has_content:
             state.has_content = Chunk(choices=(ChoiceDelta(index, delta),)).commits
-        return out
+        if reason is not None and state.is_garbled and not state.has_content:
+            raise self._errors.fault("malformed", _GARBLED)
+        return ChoiceDelta(index, delta, reason, native, _logprobs(choice), _stop_sequence(choice))
 
     def _read_delta(self, choice: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:
-        source = next((v for key in ("delta", "message") if isinstance(v := choice.get(key), dict)), None)
+        source = _said(choice, ("delta", "message"), self._errors)
         if source is None:
             return {"content": choice["text"]} if isinstance(choice.get("text"), str) else {}
         out: dict[str, Any] = {"role": "assistant"} if source.get("role") else {}
@@ -117,6 +131,8 @@ class StreamNormaliser:
         )
         if fragments:
             out["tool_calls"] = fragments
+        elif not state.calls and (source.get("tool_calls") or source.get("function_call")):
+            state.is_garbled = True
         return out
 
 
@@ -126,7 +142,10 @@ def complete(
     """Normalise a whole answer to `body`; raises UpstreamError for errors in it and for an empty one."""
     if kind == "chat" and (plain := read_plain(payload)) is not None:
         return plain
-    return complete_any(kind, payload, errors, body)
+    try:
+        return complete_any(kind, payload, errors, body)
+    except RecursionError as error:
+        raise errors.fault("malformed", TOO_DEEP) from error
 
 
 def complete_any(
@@ -179,7 +198,7 @@ def as_chunks(answer: Complete) -> Iterator[Chunk]:
 def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorReader) -> Choice:
     if error := choice.get("error"):
         raise errors.payload(error)
-    message = _read_text(choice) if kind == "completions" else _read_message(choice)
+    message = _read_text(choice, errors) if kind == "completions" else _read_message(choice, errors)
     reason, native = read_finish(choice.get("finish_reason"), has_tool_calls=bool(message.get("tool_calls")))
     if reason == "error":
         raise errors.fault("finish_error", f"the upstream finished with {native!r}")
@@ -192,22 +211,40 @@ def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorRead
     return Choice(index, message, reason, native, _logprobs(choice), _stop_sequence(choice), scores)
 
 
-def _read_message(choice: dict[str, Any]) -> dict[str, Any]:
-    source = next((v for key in ("message", "delta") if isinstance(v := choice.get(key), dict)), {})
+def _said(choice: dict[str, Any], keys: tuple[str, str], errors: ErrorReader) -> dict[str, Any] | None:
+    """Return the object that holds what a choice says; None: there is none. PHP writes an empty one as []."""
+    for key in keys:
+        if isinstance(value := choice.get(key), dict):
+            return value
+    if choice.get("delta") or choice.get("message"):
+        raise errors.fault("malformed", f"the {keys[0]} of a choice is not an object")
+    return None
+
+
+def _read_message(choice: dict[str, Any], errors: ErrorReader) -> dict[str, Any]:
+    source = _said(choice, ("message", "delta"), errors) or {}
     message: dict[str, Any] = {"role": "assistant", "content": None, **read_content(source)}
     if "message" not in choice and isinstance(choice.get("text"), str):
         message["content"] = choice["text"]
     if calls := whole_calls(source.get("tool_calls"), source.get("function_call")):
         message["tool_calls"] = calls
+    elif (source.get("tool_calls") or source.get("function_call")) and not _says(message):
+        raise errors.fault("malformed", _GARBLED)
     return message
 
 
-def _read_text(choice: dict[str, Any]) -> dict[str, Any]:
+def _says(message: dict[str, Any]) -> bool:
+    """Whether it is an answer without tool calls, too."""
+    return bool(message["content"] or message.get("refusal"))
+
+
+def _read_text(choice: dict[str, Any], errors: ErrorReader) -> dict[str, Any]:
     """For kind "completions": {"text": ...} and reasoning, also from a chat-like delta or message."""
-    source = next((v for key in ("delta", "message") if isinstance(v := choice.get(key), dict)), {})
+    source = _said(choice, ("delta", "message"), errors) or {}
     said, text = read_content({**choice, **source}), choice.get("text")
-    out = {"text": text if isinstance(text, str) else said.get("content") or ""}
-    return out | {key: said[key] for key in ("reasoning", "reasoning_details") if key in said}
+    if not isinstance(text, str):
+        text = read_content({"content": text}).get("content") or said.get("content") or ""
+    return {"text": text} | {key: said[key] for key in ("reasoning", "reasoning_details") if key in said}
 
 
 def _choices(payload: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -220,13 +257,19 @@ def _choices(payload: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
-    logprobs = choice.get("logprobs")
-    return finite(logprobs) if isinstance(logprobs, dict) and logprobs else None
+    told = choice.get("logprobs")
+    if not isinstance(told, dict) or not told:
+        return None
+    lists = {key: value for key, value in told.items() if isinstance(value, list | None)}
+    for key in _TOKEN_LISTS:
+        if entries := lists.get(key):
+            lists[key] = [entry for entry in entries if isinstance(entry, dict)]
+    return json.finite(lists) or None
 
 
 def _prompt_logprobs(told: dict[str, Any]) -> list[Any] | None:
     scores = told.get("prompt_logprobs")
-    return finite(scores) if isinstance(scores, list) and scores else None
+    return json.finite(scores) if isinstance(scores, list) and scores else None
 
 
 def _stop_sequence(choice: dict[str, Any]) -> str | None:

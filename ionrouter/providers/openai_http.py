@@ -18,7 +18,7 @@ from ionrouter.providers.chunk_reader import ChunkReader, sample
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.http_faults import HttpFault
-from ionrouter.providers.normalise import as_chunks, complete
+from ionrouter.providers.normalise import TOO_DEEP, as_chunks, complete
 from ionrouter.providers.outgoing import Head, Outgoing, build_headers, head_of
 from ionrouter.providers.transport_errors import read_transport_error
 from ionrouter.providers.upstream_body import build_body
@@ -215,7 +215,7 @@ def _give_up(response: Answer, error: BaseException, errors: ErrorReader) -> Non
     if isinstance(error, HttpFault | OSError):
         raise read_transport_error(error, errors) from error
     if isinstance(error, RecursionError):
-        raise errors.fault("malformed", "the upstream's JSON is nested beyond reason") from error
+        raise errors.fault("malformed", TOO_DEEP) from error
 
 
 async def _json_body(response: Answer, errors: ErrorReader) -> Any:

@@ -59,7 +59,7 @@ def read_plain(payload: Any) -> Complete | None:
     """Read an answer's JSON; None: it has another shape."""
     try:
         answer = convert(payload, _Answer)
-    except ValidationError:
+    except (ValidationError, UnicodeEncodeError):  # half a surrogate pair where a word is known
         return None
     choice = answer.choices[0]
     message, reason = {"role": "assistant", "content": choice.message.content}, choice.finish_reason

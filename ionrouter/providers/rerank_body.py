@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from ionrouter.providers.http_errors import ErrorReader
-from ionrouter.providers.usage_body import read_usage
+from ionrouter.providers.usage_body import MAX_TOKENS, read_usage
 from ionrouter.schema.events import Complete
 from ionrouter.schema.usage import Usage
 
@@ -50,13 +50,19 @@ def read_rerank(payload: Mapping[str, Any], body: Mapping[str, Any], errors: Err
 def _row(row: Any, position: int, num_documents: int, errors: ErrorReader) -> dict[str, Any]:
     found = row if isinstance(row, Mapping) else {}
     score = next((found[name] for name in _SCORES if name in found), None)
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+    if not _is_finite(score):
         raise errors.fault("malformed", f"result {position} has no finite relevance_score")
     index = found.get("index")
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < num_documents:
         message = f"result {position} has index {index!r}, but there are {num_documents} documents"
         raise errors.fault("malformed", message)
     return {"index": index, "relevance_score": float(score)}
+
+
+def _is_finite(value: Any) -> TypeGuard[int | float]:
+    """Whether it is a number that a float holds."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
 
 
 def _meta(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -77,5 +83,5 @@ def _search_units(payload: Mapping[str, Any]) -> int | None:
     usage = payload.get("usage")
     places = (usage if isinstance(usage, Mapping) else {}, _meta(payload, "billed_units"))
     found = (place.get("search_units") for place in places)
-    numbers = (n for n in found if isinstance(n, int | float) and not isinstance(n, bool) and n >= 0)
+    numbers = (n for n in found if _is_finite(n) and 0 <= n <= MAX_TOKENS)
     return next((int(number) for number in numbers), None)

@@ -47,9 +47,12 @@ class ToolCalls:
         return self.fragments([{"function": function_call}]) if isinstance(function_call, dict) else []
 
     def _fragment(self, item: dict[str, Any]) -> dict[str, Any] | None:
-        function = item.get("function")
-        function = function if isinstance(function, dict) else {}
-        index, call_id = read_index(item.get("index")), _string(item.get("id"))
+        function, call_id = item.get("function"), _string(item.get("id"))
+        if not isinstance(function, dict):
+            if not call_id:
+                return None  # says nothing
+            function = {}
+        index = read_index(item.get("index"))
         name, arguments = _string(function.get("name")), _arguments(function.get("arguments"))
         call = self._find(index, call_id, name)
         if call is None:
@@ -119,7 +122,7 @@ def whole_calls(items: Any, function_call: Any) -> list[dict[str, Any]]:
 
 def _dicts(items: Any) -> Iterable[dict[str, Any]]:
     # In a whole message every entry is a call of its own, so its position is its index.
-    for position, item in enumerate(items if isinstance(items, list) else ()):
+    for position, item in enumerate(items if isinstance(items, list) else [items]):
         if isinstance(item, dict):
             yield {**item, "index": position}
 

@@ -257,14 +257,14 @@ def joined_blocks(events: list[SseEvent]) -> list[dict[str, Any]]:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """Parse a call's arguments; what is no object (cut by length, say) is shown as it came."""
+    """Parse a call's arguments; what is no object (cut by length, say), or too deep, is shown as it came."""
     if not arguments.strip():
         return {}
     try:
         value = json.loads_exactly(arguments)  # an id may be a long number
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, dict) else {"_raw": arguments}
+    return value if isinstance(value, dict) and json.is_shallow(value) else {"_raw": arguments}
 
 
 def messages_usage(usage: Usage, cost: Cost | None, tier: str | None) -> dict[str, Any]:

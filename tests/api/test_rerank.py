@@ -111,8 +111,13 @@ def test_documents_are_left_out_on_request(serving: Any) -> None:
             None,
         ),
         ([{"index": 0, "score": 0.7}], None, None),
+        (
+            {"results": [{"index": 0, "score": 0.7}], "usage": {"total_tokens": 9, "search_units": 1e308}},
+            9,
+            None,
+        ),
     ],
-    ids=["cohere", "cohere tokens", "voyage", "text-embeddings-inference"],
+    ids=["cohere", "cohere tokens", "voyage", "text-embeddings-inference", "units that are no number"],
 )
 def test_every_common_shape_is_read(
     serving: Any, payload: Any, tokens: int | None, units: int | None
@@ -135,11 +140,22 @@ def test_every_common_shape_is_read(
         answer((0, 0.5), (1, 0.4), (7, 0.1)),
         answer((0, float(1)), (1, 0.4), (-1, 0.1)),
         json_response({"results": [{"index": 0}, {"index": 1}, {"index": 2}]}),
+        json_response({"results": [{"index": i, "score": float("inf")} for i in range(3)]}),
         json_response({"results": []}),
         json_response({"results": "none"}),
         error(503, "busy"),
     ],
-    ids=["too few", "twice", "no such document", "negative", "no score", "empty", "no list", "503"],
+    ids=[
+        "too few",
+        "twice",
+        "no such document",
+        "negative",
+        "no score",
+        "infinite",
+        "empty",
+        "no list",
+        "503",
+    ],
 )
 def test_an_answer_that_cannot_be_used_falls_back(serving: Any, bad: Any) -> None:
     server, up, _ = serving

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from ionrouter.schema import json as wire
-from tests.support.normalised import HI, STOP, message, read, whole
+from tests.support.normalised import HI, STOP, failure, message, read, whole
+from tests.support.odd_answers import nested
 from tests.support.wire import chunk, usage
 
 
@@ -116,3 +118,84 @@ def test_a_streams_thinking_blocks_keep_their_number() -> None:
     chunks = read(*[chunk(delta) for delta in deltas], STOP).chunks
     details = [d for c in chunks for o in c.choices for d in o.delta.get("reasoning_details", ())]
     assert [(d["index"], d.get("text") or d["data"]) for d in details] == [(0, "A"), (1, "D"), (2, "E")]
+
+
+TEXT = {"type": "reasoning.text", "text": "t"}
+IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "kept"),
+    [
+        ("reasoning_details", [TEXT, {"type": "reasoning.summary", "summary": ["s"]}, 5], [TEXT]),
+        ("reasoning_details", [{**TEXT, "signature": 5}, {**TEXT, "index": {}}, {**TEXT, "id": []}], None),
+        ("reasoning_details", [{**TEXT, "more": nested(600)}], None),
+        ("reasoning_details", "x", None),
+        ("reasoning_details", TEXT, [TEXT]),
+        ("reasoning_details", [{"data": "d"}, {"note": "?"}], [{"data": "d", "type": "reasoning.encrypted"}]),
+        ("thinking_blocks", [{"type": "redacted_thinking", "data": 5}, None], None),
+        ("images", [IMAGE, "x", None, {}, [IMAGE]], [IMAGE]),
+        ("images", IMAGE, [IMAGE]),
+        ("images", "x", None),
+        ("annotations", [{"type": "file"}, 5, {"file": nested(600)}], [{"type": "file"}]),
+        ("annotations", {"a": nested(600)}, None),
+        ("audio", {"id": "i", "data": 5, "transcript": ["t"], "expires_at": 5}, {"id": "i", "expires_at": 5}),
+        ("audio", ["x"], None),
+        ("audio", {"id": nested(600)}, None),
+        ("refusal", ["no"], None),
+        ("tool_calls", "x", None),
+        ("function_call", 5, None),
+    ],
+)
+def test_what_is_not_what_it_should_be_is_left_out(name: str, told: Any, kept: Any) -> None:
+    name_of = {"thinking_blocks": "reasoning_details", "function_call": "tool_calls"}.get(name, name)
+    assert whole(message("a", **{name: told})).choices[0].message.get(name_of) == kept
+    delta = read(chunk({"content": "a", name: told}), STOP).chunks[0].choices[0].delta
+    assert delta.get(name_of) == kept
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({"content": 0.5}, None),
+        (
+            {"content": [{"token": "a"}, 5, None], "refusal": None},
+            {"content": [{"token": "a"}], "refusal": None},
+        ),
+        (
+            {"tokens": ["a"], "top_logprobs": [None, {"a": -1.0}], "id": "x"},
+            {"tokens": ["a"], "top_logprobs": [None, {"a": -1.0}]},
+        ),
+        ({"content": [{"token": nested(600)}]}, None),
+        ([{"token": "a"}], None),
+    ],
+)
+def test_logprobs_are_lists_or_left_out(told: Any, kept: Any) -> None:
+    body = message("a")
+    body["choices"][0]["logprobs"] = told
+    assert whole(body).choices[0].logprobs == kept
+    delta = {"index": 0, "delta": {"content": "a"}, "logprobs": told}
+    assert read({"choices": [delta]}, STOP).chunks[0].choices[0].logprobs == kept
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"message": "hi", "finish_reason": "stop"},
+        {"message": {"content": None, "tool_calls": [5]}, "finish_reason": "tool_calls"},
+        {"message": {"content": "", "tool_calls": {"a": 1}}, "finish_reason": "stop"},
+        {"message": {"content": None, "function_call": "f"}, "finish_reason": "function_call"},
+        {"message": {"content": nested(2000)}, "finish_reason": "stop"},
+    ],
+    ids=["no object", "no call", "a call without a function", "no function call", "too deep"],
+)
+def test_what_an_answer_cannot_do_without_is_a_failure(choice: Any) -> None:
+    assert failure({"choices": [choice]}).code == "malformed"
+    error = read({"choices": [{"delta": choice["message"], "finish_reason": choice["finish_reason"]}]}).error
+    assert error is not None
+    assert error.code == "malformed"
+
+
+def test_an_empty_list_where_an_object_should_be_is_phps_empty_object() -> None:
+    last = {"choices": [{"index": 0, "delta": [], "finish_reason": "stop"}]}
+    assert read(chunk({"content": "a"}), last).text() == "a"

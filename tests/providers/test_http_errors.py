@@ -248,6 +248,12 @@ def test_a_numeric_code_is_text_in_code_and_a_number_in_status() -> None:
     assert (error.code, error.status) == ("429", 429)
 
 
+@pytest.mark.parametrize("code", ["²", "9" * 5000, float("nan"), float("inf"), 10**400, [], {"a": 1}])
+def test_a_code_that_is_no_number_decides_nothing(code: Any) -> None:
+    error = ERRORS.payload({"code": code, "message": "m"})
+    assert (error.failure, error.status, error.message) == (FailureClass.TRANSIENT, 502, "m")
+
+
 def test_the_reason_inside_an_openrouter_error_is_shown() -> None:
     raw = json.dumps({"error": {"message": "engine is warming up"}})
     body = {"error": {"message": "Provider returned error", "code": 503, "metadata": {"raw": raw}}}

@@ -226,6 +226,15 @@ def test_a_call_cut_by_length_shows_what_there_was() -> None:
     assert block["input"] == {"_raw": '{"a": "b'}
 
 
+@pytest.mark.parametrize("levels", [300, 600, 5000])
+def test_a_calls_arguments_nested_beyond_reason_are_shown_as_they_came(levels: int) -> None:
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": arguments}}
+    whole = _answer().whole(complete_of([chunk({"tool_calls": [call]})]), FINISHED)
+    assert whole["content"][0]["input"] == {"_raw": arguments}
+    wire.dumps(whole)
+
+
 def test_a_calls_numbers_keep_all_their_digits() -> None:
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"id": 92233720368547758099}'}}
     (block,) = _answer().whole(complete_of([chunk({"tool_calls": [call]})]), FINISHED)["content"]

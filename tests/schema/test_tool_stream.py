@@ -67,3 +67,12 @@ def test_arguments_cut_off_by_the_end_leave_as_they_are() -> None:
     stream = ToolStream()
     stream.add([{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x'}}])
     assert [s.arguments for s in stream.take(is_over=True)] == ['{"x', ""]
+
+
+def test_arguments_nested_beyond_reason_are_written_as_they_came() -> None:
+    arguments = "[" * 5000
+    stream = ToolStream()
+    stream.add([{"index": 0, "id": "a", "function": {"name": "f", "arguments": arguments}}])
+    assert list(stream.take()) == [Step("a", "f", arguments, opens=True)]
+    assert stream.is_mid_call
+    assert list(stream.take(is_over=True)) == [Step("a", "f", closes=True)]
