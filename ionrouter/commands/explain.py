@@ -12,6 +12,7 @@ from rich.table import Table
 from ionrouter.api.responses import plain
 from ionrouter.commands.client import ServerUnreachable, ask, server_url
 from ionrouter.commands.console import make_console
+from ionrouter.commands.table import Column, fitting
 from ionrouter.reload import load_table
 from ionrouter.router import Router
 from ionrouter.schema.request import InferenceRequest
@@ -19,6 +20,17 @@ from ionrouter.settings import Settings
 
 # A thousand prompt tokens, so that prompt prices count.
 EXAMPLE_PROMPT_TOKENS = 1000
+_CANDIDATE = (
+    Column("endpoint", "text"),
+    Column("$/M in", rank=3),
+    Column("$/M out", rank=4),
+    Column("time", rank=2),
+    Column("first token", rank=6),
+    Column("success", rank=5),
+    Column("score $", rank=1),
+    Column("share"),
+)
+_EXCLUDED = (Column("endpoint", "text"), Column("filter", "text"), Column("reason", "text"))
 
 
 def run(settings: Settings, model: str, *, url: str | None, is_offline: bool) -> int:
@@ -63,9 +75,9 @@ def show(explanation: Mapping[str, Any], console: Console) -> None:
     for line in _traffic(explanation):
         console.print(line)
     if explanation["candidates"]:
-        console.print(_candidates(explanation["candidates"]))
+        console.print(_candidates(explanation["candidates"], console.width))
     if explanation["excluded"]:
-        console.print(_excluded(explanation["excluded"]))
+        console.print(_excluded(explanation["excluded"], console.width))
 
 
 def _strategies(explanation: Mapping[str, Any]) -> Iterator[str]:
@@ -95,13 +107,9 @@ def _traffic(explanation: Mapping[str, Any]) -> Iterator[str]:
             yield f"breaker of {row['endpoint_id']}: {row['breaker'].replace('_', '-')}"
 
 
-def _candidates(rows: list[Mapping[str, Any]]) -> Table:
-    table = Table(title="would be tried", title_justify="left")
-    table.add_column("endpoint", no_wrap=True)
-    for heading in ("$/M in", "$/M out", "time", "first token", "success", "score $", "share"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
+def _candidates(rows: list[Mapping[str, Any]], width: int) -> Table:
+    cells = [
+        (
             row["endpoint_id"],
             f"{row['prompt_price']:g}",
             f"{row['completion_price']:g}",
@@ -111,13 +119,11 @@ def _candidates(rows: list[Mapping[str, Any]]) -> Table:
             f"{row['score']:.6f}",
             f"{row['share']:.0%}",
         )
-    return table
+        for row in rows
+    ]
+    return fitting(_CANDIDATE, cells, width, title="would be tried")
 
 
-def _excluded(rows: list[Mapping[str, Any]]) -> Table:
-    table = Table(title="left out", title_justify="left")
-    for heading in ("endpoint", "filter", "reason"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(row["endpoint_id"], row["filter"], row["reason"])
-    return table
+def _excluded(rows: list[Mapping[str, Any]], width: int) -> Table:
+    cells = [(row["endpoint_id"], row["filter"], row["reason"]) for row in rows]
+    return fitting(_EXCLUDED, cells, width, title="left out")

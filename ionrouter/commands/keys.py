@@ -8,9 +8,8 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 
-from rich.table import Table
-
 from ionrouter.commands.console import make_console
+from ionrouter.commands.table import Column, fitting
 from ionrouter.errors import RequestError
 from ionrouter.schema.accounts import KeyToChange, KeyToMake
 from ionrouter.schema.validation import validated
@@ -19,6 +18,18 @@ from ionrouter.store.keys import ApiKey, KeyKind, KeyStore
 from ionrouter.store.periods import LimitReset
 from ionrouter.store.place import database_for
 from ionrouter.store.spending import SpendingBook, usd
+
+_COLUMNS = (
+    Column("hash", "word"),
+    Column("name", "text"),
+    Column("label", "word", rank=6),
+    Column("kind", "word", rank=4),
+    Column("created", "word", rank=5),
+    Column("state", "word", rank=3),
+    Column("limit", rank=1),
+    Column("left", rank=2),
+    Column("spent"),
+)
 
 
 def create(
@@ -54,23 +65,24 @@ def show(settings: Settings) -> int:
     with closing(database_for(settings).open()) as link:
         keys, spending = KeyStore(link).list(), SpendingBook.load(link)
     now = time.time()
-    table = Table()
-    for heading in ("hash", "name", "label", "kind", "created", "state", "limit", "left", "spent"):
-        table.add_column(heading, overflow="fold")
+    rows: list[list[str]] = []
     for key in keys:
         left = spending.remaining(key, now)
-        table.add_row(
-            key.hash[:12],
-            key.name,
-            key.label,
-            key.kind,
-            datetime.datetime.fromtimestamp(key.created_at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            _state(key, now),
-            _limit(key),
-            "" if left is None else usd(left),
-            usd(spending.of(key.hash).since(None, now)),
+        rows.append(
+            [
+                key.hash[:12],
+                key.name,
+                key.label,
+                key.kind,
+                datetime.datetime.fromtimestamp(key.created_at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+                _state(key, now),
+                _limit(key),
+                "" if left is None else usd(left),
+                usd(spending.of(key.hash).since(None, now)),
+            ]
         )
-    make_console().print(table)
+    console = make_console()
+    console.print(fitting(_COLUMNS, rows, console.width))
     return 0
 
 

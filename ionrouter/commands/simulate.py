@@ -8,10 +8,9 @@ from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 
-from rich.table import Table
-
 from ionrouter.balancing.strategies import STRATEGIES
 from ionrouter.commands.console import make_console
+from ionrouter.commands.table import Column, fitting
 from ionrouter.errors import ConfigError
 from ionrouter.reload import load_table
 from ionrouter.schema.json import dumps
@@ -21,10 +20,18 @@ from ionrouter.simulation.report import Comparison, Figures, compared
 from ionrouter.simulation.scenario import Scenario
 from ionrouter.simulation.scenario_file import read_scenario, read_trace
 
-HEADINGS = (
-    "strategy", "cost $/1000", "dollars $/1000", "regret", "first token p50, p95", "whole p50, p95, p99",
-    "failed", "wasted", "429", "switches",
-)  # fmt: skip
+COLUMNS = (
+    Column("strategy", "word"),
+    Column("cost $/1000"),
+    Column("dollars $/1000", rank=5),
+    Column("regret", rank=1),
+    Column("first token p50, p95", rank=4),
+    Column("whole p50, p95, p99", rank=3),
+    Column("failed", rank=2),
+    Column("wasted", rank=6),
+    Column("429", rank=7),
+    Column("switches", rank=8),
+)
 
 
 def run(
@@ -57,7 +64,8 @@ def run(
     elif output == "markdown":
         print(markdown(comparison))
     else:
-        make_console().print(_table(comparison))
+        console, cells = make_console(), [_cells(row) for row in comparison.rows]
+        console.print(fitting(COLUMNS, cells, console.width, title=_title(comparison)))
     return 0
 
 
@@ -97,15 +105,6 @@ def _cells(row: Figures) -> list[str]:
     ]
 
 
-def _table(comparison: Comparison) -> Table:
-    table = Table(title=_title(comparison), title_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "strategy" else "right")
-    for row in comparison.rows:
-        table.add_row(*_cells(row))
-    return table
-
-
 def _title(comparison: Comparison) -> str:
     best = f"{1000 * comparison.clairvoyant:.3f}"
     return f"{comparison.scenario}: {comparison.seeds} seeds, clairvoyant {best} $ per 1000 requests"
@@ -113,6 +112,6 @@ def _title(comparison: Comparison) -> str:
 
 def markdown(comparison: Comparison) -> str:
     """The same table for a page."""
-    head = f"| {' | '.join(HEADINGS)} |\n| --- |{' ---: |' * (len(HEADINGS) - 1)}"
+    head = f"| {' | '.join(c.heading for c in COLUMNS)} |\n| --- |{' ---: |' * (len(COLUMNS) - 1)}"
     rows = "\n".join(f"| {' | '.join(_cells(row))} |" for row in comparison.rows)
     return f"{_title(comparison)}\n\n{head}\n{rows}"

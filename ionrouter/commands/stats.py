@@ -13,11 +13,27 @@ from rich.table import Table
 
 from ionrouter.commands.client import ask, ask_text, server_url
 from ionrouter.commands.console import make_console
+from ionrouter.commands.table import Column, fitting
 from ionrouter.settings import Settings
 from ionrouter.stats.resolution import GRAINS, UNITS_S, Resolution
 
 PERCENTILES = ("p50", "p90", "p99")
 QUEUE_PERCENTILES = ("p99",)  # is there one at all: terminals are only so wide
+# Between the names and the bars, and how early each goes where there is no room.
+_FIGURES = (
+    Column("requests"),
+    Column("errors", rank=1),
+    Column("uptime %", rank=5),
+    Column("cost", rank=3),
+    Column("ttft p50", rank=2),
+    Column("ttft p90", rank=10),
+    Column("ttft p99", rank=6),
+    Column("queue p99", rank=8),
+    Column("tok/s p50", rank=4),
+    Column("tok/s p90", rank=9),
+    Column("tok/s p99", rank=7),
+)
+_BARS_RANK = 11
 _BARS = "▁▂▃▄▅▆▇█"
 _STEPS = 30  # bars of a sparkline at most
 WATCH_S = 2.0
@@ -43,45 +59,45 @@ def run(
     if form == "json":
         print(json.dumps(ask(settings, base, _path(query)), indent=2))
         return 0
+    console = make_console()
     if not is_watched:
-        make_console().print(_table(settings, base, query))
+        console.print(_table(settings, base, query, console.width))
         return 0
-    with Live(_table(settings, base, query), console=make_console(), auto_refresh=False) as live:
+    with Live(_table(settings, base, query, console.width), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_S)
-            live.update(_table(settings, base, query), refresh=True)
+            live.update(_table(settings, base, query, console.width), refresh=True)
 
 
 def _path(query: Mapping[str, str]) -> str:
     return "/api/v1/stats/routes?" + urlencode(query)
 
 
-def _table(settings: Settings, base: str, query: Mapping[str, str]) -> Table:
+def _table(settings: Settings, base: str, query: Mapping[str, str], width: int) -> Table:
     groups = query["group_by"].split(",")
     whole = ask(settings, base, _path(query))
     resolution = resolution_of(query["window"], of_keys="key" in groups)
     steps = ask(settings, base, _path({**query, "resolution": resolution}))["data"]
-    table = Table(title=f"last {query['window']} at {base}", title_justify="left")
-    for name in groups:
-        table.add_column(name, no_wrap=True)
-    for heading in ("requests", "errors", "uptime %", "cost"):
-        table.add_column(heading, justify="right")
-    for heading, names in (("ttft", PERCENTILES), ("queue", QUEUE_PERCENTILES), ("tok/s", PERCENTILES)):
-        for name in names:
-            table.add_column(f"{heading} {name}", justify="right")
-    table.add_column(f"requests by {resolution}", no_wrap=True)
-    rows = whole["data"]
+    columns = [
+        *(Column(name, "text") for name in groups),
+        *_FIGURES,
+        Column(f"requests by {resolution}", "bars", _BARS_RANK),
+    ]
     keys = _names_of_keys(settings, base) if "key" in groups else {}
-    for row in rows:
+    rows: list[list[str]] = []
+    for row in whole["data"]:
         mine = [step for step in steps if all(step[name] == row[name] for name in groups)]
         series = _filled(mine, whole["since"], whole["until"], GRAINS[resolution].width_s)
         row["key"] = keys.get(key := row.get("key", ""), key[:12])
-        table.add_row(*_cells(row, groups), sparkline(series))
+        rows.append([*_cells(row, groups), sparkline(series)])
+    reasons: list[str] = []
     if groups == ["endpoint"] and query.keys() <= {"window", "group_by", "model"}:
-        seen = {row["endpoint"] for row in rows}
+        seen = {row["endpoint"] for row in whole["data"]}
         for name, reason in _quiet(settings, base, query, seen):
-            table.add_row(f"{name}: {reason}" if reason else name, "0")
-    return table
+            rows.append([name, "0", *[""] * (len(columns) - 2)])
+            reasons += [f"{name}: {reason}"] if reason else []
+    title = f"last {query['window']} at {base}"
+    return fitting(columns, rows, width, title=title, caption="\n".join(reasons))
 
 
 def _names_of_keys(settings: Settings, base: str) -> Mapping[str, str]:
