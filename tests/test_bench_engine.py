@@ -1,4 +1,4 @@
-"""`ionrouter bench engine`: a real model, the whole engine, a real server; and who asks for nonsense."""
+"""`ionrouter bench`: a real model, the whole engine, a real server; and who asks for nonsense."""
 
 from __future__ import annotations
 
@@ -62,6 +62,16 @@ def test_a_random_model_can_be_kept_as_a_folder(cache: Path, capsys: pytest.Capt
         ("random:tiny --workloads batch7", "no workload 'batch7'; known: batch1,"),
         ("random:tiny --serve 4,x", "--serve: '4,x' is not a list of numbers of streams"),
         ("random:tiny --kv-memory much", "--kv-memory: a size in bytes"),
+        ("random:tiny --kv-memory 0", "--kv-memory: at least 1"),
+        ("random:tiny --rounds 0", "--rounds: at least 1"),
+        ("random:tiny --starts -1", "--starts: at least 0"),
+        ("random:tiny --scale 0", "--scale: a number above 0"),
+        ("random:tiny --scale -1", "--scale: a number above 0"),
+        ("random:tiny --scale inf", "--scale: a number above 0"),
+        ("random:tiny --seconds nan", "--seconds: a number above 0"),
+        ("random:tiny --threads 0", "--threads: at least 1"),
+        ("random:tiny --threads 1025", "--threads: at most 1024"),
+        ("random:tiny --max-running 0", "--max-running: at least 1"),
         ("random:nobody --workloads none --starts 0", "random:nobody: no such shape"),
         ("/nowhere/x.gguf --save /tmp/x", "--save: /nowhere/x.gguf is no random model"),
         ("/nowhere/x.gguf --workloads none", "no such file or folder"),
@@ -72,7 +82,33 @@ def test_a_random_model_can_be_kept_as_a_folder(cache: Path, capsys: pytest.Capt
 )
 def test_nonsense_is_one_line(asked: str, told: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "engine", *asked.split(), "--device", "cpu"]) == 1
-    assert told in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert told in said.err
+    assert said.out == "" and "Traceback" not in said.err
+
+
+def test_what_cannot_be_loaded_is_named_once_and_nothing_is_said_to_be_loaded(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "engine", "/nowhere/x.gguf", "--device", "cpu"]) == 1
+    assert capsys.readouterr().err == "ionrouter: /nowhere/x.gguf: no such file or folder\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("--rounds 0", "--rounds: at least 1"),
+        ("--seconds -1", "--seconds: a number above 0"),
+        ("--seconds 0", "--seconds: a number above 0"),
+        ("--seconds inf", "--seconds: a number above 0"),
+    ],
+)
+def test_nonsense_about_the_proxy_is_one_line(
+    asked: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "proxy", *asked.split()]) == 1
+    said = capsys.readouterr()
+    assert said.err == f"ionrouter: {told}\n" and said.out == ""
 
 
 def test_workloads_are_the_peers() -> None:

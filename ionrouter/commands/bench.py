@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ionrouter.benchmark.processes import LOAD_CORE, Target, free_port, started
 from ionrouter.benchmark.proxies import conditions, measure, table
+from ionrouter.commands.numbers import require_positive, require_range
 from ionrouter.errors import ConfigError
 
 NUM_ROUTES = 20
@@ -22,9 +23,11 @@ CONFIGURATION = (
 
 
 def proxy(*, rounds: int, seconds: float, with_ramp: bool) -> int:
-    """Measure and print; returns the exit code."""
+    """Measure and print; returns the exit code. Raises ConfigError."""
     if not sys.platform.startswith("linux"):
         raise ConfigError("bench proxy reads /proc: it runs on Linux only")
+    require_range("--rounds", rounds, 1)
+    require_positive("--seconds", seconds)
     print("".join(conditions(rounds, seconds)), CONFIGURATION, sep="\n", end="\n\n", flush=True)
     with upstream() as port, router(port) as ours:
         direct = Target("direct", f"http://127.0.0.1:{port}/v1/chat/completions")

@@ -17,6 +17,7 @@ from ionrouter.benchmark.engine_report import Report, as_json, markdown, rows_of
 from ionrouter.benchmark.engine_workloads import chosen, workloads
 from ionrouter.benchmark.stream_load import Plan
 from ionrouter.commands.bench import tell
+from ionrouter.commands.numbers import require_positive, require_range
 from ionrouter.engine.loading import PRECISIONS
 from ionrouter.engine.random_model import write_folder
 from ionrouter.engine.sources import LocalPath, RandomModel, parse_source
@@ -50,6 +51,7 @@ def run(asked: Asked, cache: Path) -> int:
     """Measure and print; returns the exit code. Raises ConfigError."""
     if not sys.platform.startswith("linux"):
         raise ConfigError("bench engine reads /proc: it runs on Linux only")
+    _require_numbers(asked)
     streams = _streams(asked.serve)
     wanted = chosen(asked.workloads, asked.scale)
     weights = _weights(asked)
@@ -68,6 +70,17 @@ def run(asked: Asked, cache: Path) -> int:
     return 0
 
 
+def _require_numbers(asked: Asked) -> None:
+    """The same ranges as an endpoint's options have, where there is one of the name."""
+    require_positive("--scale", asked.scale)
+    require_positive("--seconds", asked.seconds)
+    require_range("--rounds", asked.rounds, 1)
+    require_range("--starts", asked.starts, 0)
+    require_range("--max-running", asked.max_running, 1, 4096)
+    if asked.threads is not None:
+        require_range("--threads", asked.threads, 1, 1024)
+
+
 def _streams(text: str) -> list[int]:
     try:
         found = [int(part) for part in text.split(",") if part.strip()]
@@ -82,9 +95,11 @@ def _kv_bytes(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return int(byte_count(text))
+        num_bytes = int(byte_count(text))
     except ValueError as error:
         raise ConfigError(f"--kv-memory: {error}") from error
+    require_range("--kv-memory", num_bytes, 1)
+    return num_bytes
 
 
 def _weights(asked: Asked) -> str:
@@ -115,15 +130,24 @@ def _offline(
         process.stdin.close()
         for line in process.stdout:
             told.append(json.loads(line))
-            done = told[-1].get("row", {}).get("workload") or told[-1].get("skipped")
-            tell(f"{done} done" if done else "the model is loaded")
+            if progress := _progress(told[-1]):
+                tell(progress)
         process.wait()
         log.seek(0)
         said = log.read()
     if process.returncode or not told or "machine" not in told[0]:
         error = next((line["error"] for line in told if "error" in line), said[-1000:])
-        raise ConfigError(f"{settings['weights']}: {error}")
+        weights = settings["weights"]  # most of the engine's errors begin with it
+        raise ConfigError(error if error.startswith(f"{weights}: ") else f"{weights}: {error}")
     return told
+
+
+def _progress(line: Mapping[str, Any]) -> str | None:
+    """What a line of engine_offline.py is worth saying: None for an error, which comes at the end."""
+    if "machine" in line:
+        return "the model is loaded"
+    done = line.get("row", {}).get("workload") or line.get("skipped")
+    return f"{done} done" if done else None
 
 
 def _serve(report: Report, settings: Mapping[str, Any], asked: Asked, streams: list[int]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ionrouter.balancing.strategies import STRATEGIES
 from ionrouter.commands.console import make_console
+from ionrouter.commands.numbers import require_range
 from ionrouter.commands.table import Column, fitting
 from ionrouter.errors import ConfigError
 from ionrouter.reload import load_table
@@ -50,8 +51,7 @@ def run(
     """Play and print. `scenario` is a file, or the name of one that comes with the package."""
     if unknown := [name for name in strategies if name not in STRATEGIES]:
         raise ConfigError(f"unknown strategy {unknown[0]!r}, known are {', '.join(STRATEGIES)}")
-    if seeds < 1:
-        raise ConfigError("--seeds: at least 1")
+    require_range("--seeds", seeds, 1)
     world = _read(settings, scenario, model, trace, uses_routes)
     comparison = compared(world, range(first_seed, first_seed + seeds), strategies)
     if plot is not None:
