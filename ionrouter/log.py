@@ -236,7 +236,19 @@ class _ToStructlog(logging.Handler):
         logger.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
 
 
+class _LibraryLogger(logging.Logger):
+    """A library's logger: what it says goes where all goes, and nowhere else.
+
+    Some libraries add a handler as they are imported, which writes past the redactor and between the lines.
+    """
+
+    def addHandler(self, hdlr: logging.Handler) -> None:
+        pass  # the root's is not of this class
+
+
 def _adopt_standard_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [_ToStructlog()]
     root.setLevel(max(LEVELS[level], logging.WARNING))  # libraries speak only from warning upwards
+    logging.setLoggerClass(_LibraryLogger)
+    logging.captureWarnings(True)  # Python's own, which would go to stderr as they are

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,29 @@ def test_no_value_escapes_the_redactor(log_format: str) -> None:
     assert SECRET not in text
     assert text.count("[redacted]") >= 6
     assert "ValueError" in text
+
+
+def test_a_librarys_own_handler_writes_nothing_past_the_redactor() -> None:
+    stream, beside = _configured("json"), io.StringIO()
+    library = logging.getLogger(f"{__name__}.imported_late")
+    library.addHandler(logging.StreamHandler(beside))
+    library.warning("key is %s", SECRET)
+    assert beside.getvalue() == ""
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["event"] == "key is [redacted]"
+
+
+def test_pythons_warnings_are_log_lines_too(capfd: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():  # pytest's own, which records them, is back afterwards
+        warnings.resetwarnings()
+        logging.captureWarnings(False)
+        stream = _configured("json")
+        warnings.warn(f"no room for {SECRET}", UserWarning, stacklevel=1)
+    (line,) = stream.getvalue().splitlines()
+    event = json.loads(line)
+    assert "UserWarning: no room for [redacted]" in event["event"]
+    assert (event["logger"], event["level"]) == ("py.warnings", "warning")
+    assert capfd.readouterr().err == ""
 
 
 def test_json_is_one_object_a_line() -> None:

@@ -15,6 +15,7 @@ import pytest
 from ionrouter.engine.sources import HubFile, LocalPath, WheelMember, parse_source
 from ionrouter.errors import ConfigError
 from tests.support.file_server import FileServer, Served
+from tests.support.server import eventually, running_server
 
 COMMIT = "a" * 40
 FILES = {"model.gguf": b"x" * 5000, "config.json": b"{}", "model.safetensors": b"y" * 5000, "notes.pth": b"z"}
@@ -102,6 +103,19 @@ def test_a_hub_out_of_reach_may_be_tried_later(tmp_path: Path) -> None:
     for name, message in results:
         assert name == "SourceUnavailable"
         assert "hf:org/repo" in message and "local copy" in message
+
+
+def test_what_the_hubs_client_says_is_a_line_of_the_servers_log(tmp_path: Path) -> None:
+    routes = "providers: { ion: { type: ion } }\n"
+    routes += "models: { m: { endpoints: [{ provider: ion, weights: 'hf:org/repo/model.gguf' }] } }\n"
+    hub = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "home")}
+    with running_server(tmp_path, routes, env=hub, wait_until_ready=False, cache_dir=tmp_path) as server:
+        eventually(lambda: "Retrying in" in server.log)
+        lines = [line for line in server.log.splitlines() if not line.startswith("ionrouter listens on")]
+    said = [
+        event for line in lines if (event := json.loads(line)).get("logger", "").startswith("huggingface")
+    ]
+    assert [event["level"] for event in said] == ["warning"] * len(said) and said
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ import structlog
 @contextmanager
 def restored_logs() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    handlers, level, kind = root.handlers, root.level, logging.getLoggerClass()
     try:
         yield
     finally:
         structlog.reset_defaults()
         root.handlers, root.level = handlers, level
+        logging.setLoggerClass(kind)
+        logging.captureWarnings(False)
