@@ -6,6 +6,7 @@ by DNS rebinding (Host); a form or a text/plain POST needs no CORS preflight, he
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 import time
@@ -124,6 +125,8 @@ class Doors:
     async def envelope(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Turn every error into the envelope with a status; nothing else leaves as an error."""
         request[GENERATION_ID] = new_generation_id(time.time())
+        in_flight = self._edge.in_flight
+        in_flight.enter()  # here, where its body may be arriving still: a stopping server waits for that too
         try:
             response = await handler(request)
         except web.HTTPException as error:
@@ -133,6 +136,13 @@ class Doors:
         except Exception:
             _log.exception("request_crashed", path=request.path, request=request[GENERATION_ID])
             response = refusal(request, INTERNAL_ERROR)
+        except asyncio.CancelledError:  # the client left, or the server stops
+            ended = in_flight.end_of_current()
+            if ended is None or request.writer.output_size > 0:  # an answer has begun
+                raise
+            response = _refused(request, error_body(ended))
+        finally:
+            in_flight.leave()
         if self._edge.readiness.phase is Phase.DRAINING and not response.prepared:
             response.force_close()  # the next request of this connection belongs to another server
         return response

@@ -1,9 +1,9 @@
 """Listening and stopping: sockets, signals, the drain. Knows nothing of what is served.
 
 SIGTERM: readiness 503 at once, the listener stays for `drain_delay_s` (balancers notice), then requests in
-flight get `drain_timeout_s`, then one error each. SIGINT skips the delay: nobody balances a terminal. So does
-a stop before the first readiness: no balancer has sent anything yet.
-A second signal ends the process at once.
+flight, those that are still being uploaded too, get `drain_timeout_s`, then one error each. SIGINT skips the
+delay: nobody balances a terminal. So does a stop before the first readiness: no balancer has sent anything
+yet. A second signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def base_url(runner: EnvelopeRunner) -> str:
 async def drain(edge: Edge, site: web.TCPSite, *, delay_s: float) -> None:
     """Say no to new traffic, wait for the old, end what is left with an error its client can read."""
     edge.readiness.phase = Phase.DRAINING
-    _log.info("drain_started", in_flight=len(edge.in_flight), delay_s=delay_s)
+    _log.info("drain_started", in_flight=edge.in_flight.num_requests, delay_s=delay_s)
     await asyncio.sleep(delay_s)
     await site.stop()
     if not await edge.in_flight.wait_until_empty(edge.settings.drain_timeout_s):

@@ -16,19 +16,21 @@ class Run:
     def __init__(self, batches: AsyncIterator[Batch]) -> None:
         self._batches = batches
         self._error: BaseException | None = None
-        self._task: asyncio.Task[Any] | None = None  # while it runs
+        self.task: asyncio.Task[Any] | None = None  # who runs it, until it is closed
+        self._is_over = False
 
     async def __aenter__(self) -> AsyncIterator[Batch]:
-        self._task = asyncio.current_task()
+        self.task = asyncio.current_task()
         return self._batches
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task, self._task = self._task, None
+        self._is_over = True
         try:
             await self._batches.aclose()  # type: ignore[attr-defined]  # a generator
         finally:
+            task, self.task = self.task, None  # each would hold the other
             if self._error is not None and task is not None:
                 task.uncancel()  # it was not the task that was meant
         if self._error is not None and isinstance(error, asyncio.CancelledError):
@@ -36,6 +38,6 @@ class Run:
 
     def abort(self, error: BaseException) -> None:
         """End the events now; whoever waits for them gets `error`. Nothing if they have ended."""
-        if self._task is not None and self._error is None:
+        if self.task is not None and not self._is_over and self._error is None:
             self._error = error
-            self._task.cancel()
+            self.task.cancel()

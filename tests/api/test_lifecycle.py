@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import socket
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from tests.support.file_server import FileServer, Served
-from tests.support.server import Server, running_server
+from tests.support.server import CHAT, Server, running_server
 from tests.support.sse import chunks, data_lines
 
 SLOW = """
@@ -65,6 +67,58 @@ def test_what_outlasts_the_drain_ends_with_one_error_event(tmp_path: Path) -> No
     assert "[DONE]" not in streamed
     status, whole = next((status, body) for status, body in answers if isinstance(body, dict))
     assert (status, whole["error"]["code"]) == (503, 503)
+
+
+def test_a_request_that_is_still_being_uploaded_is_waited_for(tmp_path: Path) -> None:
+    quick = SLOW.replace("400", "2")
+    with running_server(tmp_path, quick, drain_timeout_s=600) as server, _upload(server) as connection:
+        server.signal(signal.SIGTERM)
+        assert server.wait_for_event("drain_started")[0]["in_flight"] == 1
+        _wait_until_deaf(server)  # a drain that waited for nobody would end now
+        time.sleep(0.3)
+        connection.send(BODY[10:])
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        answer.read()
+        assert server.wait() == 0
+    assert [event["status"] for event in server.events("request_finished")] == [200]
+
+
+def test_an_upload_that_outlasts_the_drain_ends_with_the_error_of_running_answers(tmp_path: Path) -> None:
+    with running_server(tmp_path, SLOW, drain_timeout_s=0.3) as server, _upload(server) as connection:
+        server.signal(signal.SIGTERM)
+        answer = connection.getresponse()
+        assert answer.status == json.load(answer)["error"]["code"] == 503
+        assert server.wait() == 0
+    assert server.events("requests_aborted")[0]["count"] == 1
+    assert [event["status"] for event in server.events("request_refused")] == [503]
+
+
+BODY = json.dumps(CHAT).encode()
+
+
+@contextmanager
+def _upload(server: Server) -> Iterator[http.client.HTTPConnection]:
+    """Send a request's head and the first bytes of its body, and wait until the server has them."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
+    connection.putrequest("POST", "/api/v1/chat/completions")
+    for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(BODY)))):
+        connection.putheader(name, value)
+    connection.putheader("Expect", "100-continue")  # is answered once the head was read
+    connection.endheaders()
+    assert connection.sock.recv(64).startswith(b"HTTP/1.1 100")
+    connection.send(BODY[:10])
+    with closing(connection):
+        yield connection
+
+
+def _wait_until_deaf(server: Server) -> None:
+    while True:
+        try:
+            socket.create_connection((server.host, server.port), timeout=60).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.02)
 
 
 def test_three_hundred_callers_at_once_are_let_in_while_the_server_is_busy(tmp_path: Path) -> None:
