@@ -33,7 +33,7 @@ from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.providers.outgoing import Outgoing
 from ionrouter.redact import Redactor
-from ionrouter.reload import Reloader, load_table
+from ionrouter.reload import Reloader, digest_of, load_table
 from ionrouter.router import Router
 from ionrouter.router_state import endpoint_status, open_breakers, readings, unavailable
 from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
@@ -177,6 +177,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     has_key = keys is not None and keys.has_usable("inference", time.time())
     needs_keys = asks_for_keys(settings, has_inference_key=has_key)
     lists = settings.cache_dir / "lists"
+    digest = digest_of(settings.config_path)
     table = load_table(settings.config_path, env, lists)
     ion = IonProvider(settings.cache_dir, progress=True)
     outgoing = Outgoing(max_connections=settings.max_upstream_connections)
@@ -201,7 +202,13 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         may_measure=lambda: readiness.phase is Phase.READY,
     )
     reloader = Reloader(
-        settings.config_path, env, lists, router, openai.list_models, lambda new: service.take_over(new)
+        settings.config_path,
+        env,
+        lists,
+        router,
+        openai.list_models,
+        lambda new: service.take_over(new),
+        digest,
     )
     readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda: service.details())
     edge = Edge(

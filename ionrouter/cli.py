@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import dataclasses
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ionrouter import __version__, log
+from ionrouter import __version__, log, process
 from ionrouter.errors import ConfigError, IonrouterError
 from ionrouter.redact import Redactor
 from ionrouter.settings import Settings, load_settings
@@ -191,6 +189,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal says stop."""
+    process.ignore_hangups()  # what they would reload is read now, or seen to have changed once we listen
     settings, redactor = _settings(args), Redactor()
     log.configure(
         log_format=settings.log_format,
@@ -198,18 +197,8 @@ def run_serve(args: argparse.Namespace) -> int:
         redact=partial(redactor, max_bytes=LOG_TEXT_BYTES),
         buffered=True,
     )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, redactor))
+    process.run(_serve(settings, redactor))
     return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one: a third less work a request."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 async def _serve(settings: Settings, redactor: Redactor) -> None:

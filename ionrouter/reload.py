@@ -46,6 +46,7 @@ class Reloader:
     router: Router
     fetch: discovery.Fetch
     on_swap: Callable[[RoutingTable], None]
+    seen: str | None  # digest of the file as it was just before it was read last
     loaded_at: float = field(default_factory=time.time)
     problem: str | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -66,16 +67,15 @@ class Reloader:
 
     async def watch(self) -> None:
         """Reload whenever the file changes and holds still; runs until cancelled."""
-        seen = await asyncio.to_thread(_digest, self.path)
         while True:
             await asyncio.sleep(POLL_S)
-            digest = await asyncio.to_thread(_digest, self.path)
-            if digest == seen:
+            digest = await asyncio.to_thread(digest_of, self.path)
+            if digest == self.seen:
                 continue
             await asyncio.sleep(SETTLE_S)
-            if await asyncio.to_thread(_digest, self.path) != digest:
+            if await asyncio.to_thread(digest_of, self.path) != digest:
                 continue  # still being written, or between two names
-            seen = digest
+            self.seen = digest
             if digest is None:
                 self._miss()
             else:
@@ -98,6 +98,9 @@ class Reloader:
             await asyncio.sleep(DISCOVER_EVERY_S)
 
     async def _fresh_table(self) -> RoutingTable:
+        digest = await asyncio.to_thread(digest_of, self.path)
+        if digest is not None:  # that it is gone is the watcher's to tell
+            self.seen = digest
         loaded = await asyncio.to_thread(catalog.load, self.path, self.env)
         found = await discovery.discover(loaded, self.fetch, self.lists, self.env, time.time())
         for listing in found.listings:
@@ -127,8 +130,11 @@ def _changes(old: RoutingTable, new: RoutingTable) -> Sequence[str]:
     return graph.diff(old, new).lines()
 
 
-def _digest(path: Path) -> str | None:
-    """Hash the file; None while there is none to read."""
+def digest_of(path: Path) -> str | None:
+    """Hash the file; None while there is none to read.
+
+    Taken before the file is read, never after: what changes in between is read once more, not never.
+    """
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
-from tests.support.server import running_server
+from ionrouter.api.server import EnvelopeRunner
+from ionrouter.app import build
+from ionrouter.redact import Redactor
+from ionrouter.settings import Settings
+from tests.support.server import GUARD_S, ROOT, environment, running_server
 from tests.support.sse import chunks, content
 from tests.support.two_upstreams import FAKE, serving_two
 from tests.support.upstream import (
@@ -39,6 +47,48 @@ def test_the_file_is_taken_over_when_it_changes_and_kept_when_it_is_wrong(tmp_pa
         server.wait_for_event("routes_reloaded", 2)
         assert server.get("/health")[1]["routes"]["problem"] is None
         assert server.chat()[1]["choices"][0]["message"]["content"] == "third edition"
+
+
+async def test_a_file_that_changes_while_the_server_starts_is_taken(tmp_path: Path) -> None:
+    config = tmp_path / "routes.yaml"
+    config.write_text(FAKE)
+    settings = Settings(config=config, state_dir=tmp_path / "state", cache_dir=tmp_path / "cache")
+    service = build(settings, {}, Redactor())
+    before, taken = service.router.table.version, asyncio.Event()
+    service.reloader.on_swap = lambda _: taken.set()
+    config.write_text(FAKE.replace("hello there", "second edition"))
+    runner = EnvelopeRunner(service.application)
+    await runner.setup()
+    try:
+        async with asyncio.timeout(GUARD_S):
+            await taken.wait()
+        assert service.router.table.version != before
+    finally:
+        await runner.cleanup()
+
+
+def test_a_hangup_ends_no_server_that_stops(tmp_path: Path) -> None:
+    with running_server(tmp_path, FAKE) as server:
+        server.signal(signal.SIGINT)
+        while server.process.poll() is None:
+            server.signal(signal.SIGHUP)
+            time.sleep(0.0005)
+        assert server.wait() == 0
+
+
+def test_a_hangup_ends_no_server_that_starts(tmp_path: Path) -> None:
+    """The file that holds the routes is a pipe: the server waits in the middle of its start."""
+    config = tmp_path / "routes.yaml"
+    os.mkfifo(config)
+    command = [sys.executable, "-m", "ionrouter", "serve", "--config", str(config), "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(tmp_path / "state"), stderr=subprocess.PIPE
+    ) as process:
+        with config.open("w"):  # once there is a reader
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.1)
+            assert process.poll() is None
+        process.kill()
 
 
 def test_a_request_keeps_the_routes_it_began_with(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ionrouter.api.readiness import Phase
 from ionrouter.api.server import EnvelopeRunner
 from ionrouter.api.state import Edge
 from ionrouter.errors import ConfigError, RequestError
+from ionrouter.process import ignore_hangups
 
 _log = structlog.get_logger(__name__)
 
@@ -91,11 +92,13 @@ class Stop:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, hangup)
+        # Not the loop's own: taking that back would let the next SIGHUP end the process.
+        signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(hangup))
 
     def uninstall(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        ignore_hangups()
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 
     async def wait(self) -> signal.Signals:
@@ -106,4 +109,5 @@ class Stop:
             _log.warning("stopped_at_once", signal=number.name)
             os._exit(128 + number)  # children see their pipe close and end too
         self._has_one = True
+        ignore_hangups()  # nothing will be served from new routes
         self._received.put_nowait(number)
