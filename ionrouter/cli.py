@@ -24,6 +24,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     log.configure(log_format="console", level="error", cache=False)  # commands print; only serve logs more
     run: Callable[[argparse.Namespace], int] = args.run
+    code = _outcome(run, args)
+    if run is run_serve:
+        process.end_if_held(code)
+    return code
+
+
+def _outcome(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
     try:
         return run(args)
     except ConfigError as error:

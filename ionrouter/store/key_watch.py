@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from ionrouter.errors import ConfigError
+from ionrouter.process import CLOSE_TIMEOUT_S
 from ionrouter.store.database import Database, Link, StoreFault
 from ionrouter.store.keys import KeyStore
 
@@ -31,9 +32,10 @@ class KeyWatch:
         self._thread.start()
 
     def close(self) -> None:
+        """Ask for nothing more; a question that is not answered is left alone after a while."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         link: Link | None = None

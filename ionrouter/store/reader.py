@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import structlog
 
 from ionrouter.errors import ConfigError, RequestError
+from ionrouter.process import Threads
 from ionrouter.store.database import Database
 
 _log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class Reader:
     ) -> None:
         """`settled` waits until what was put before is committed, so that a reader finds it."""
         self._database, self._max_query_s, self._settled = database, max_query_s, settled
-        self._threads = ThreadPoolExecutor(NUM_THREADS, "store-reader")
+        self._threads = Threads(NUM_THREADS, "store-reader")
         self._local = threading.local()
         self._opened: list[Any] = []  # the driver's connections
 
@@ -104,10 +104,10 @@ class Reader:
         return unavailable("see the server's log")  # the reason names files or hosts
 
     def close(self) -> None:
-        """Wait for what runs, then close."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for driver in self._opened:
-            driver.close()
+        """Wait a while for what runs, then close; a connection that is in use is left alone."""
+        if self._threads.close():
+            for driver in self._opened:
+                driver.close()
 
 
 def engine_over(database: Database, driver: Any) -> Any:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
 
 from ionrouter.errors import ConfigError, RequestError
+from ionrouter.process import Threads
 from ionrouter.store.database import Database, Link, StoreFault
 from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row, insert_new
 from ionrouter.store.keys import ApiKey
@@ -39,7 +39,7 @@ class SharedLimits:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._threads = ThreadPoolExecutor(NUM_THREADS, "store-limits")
+        self._threads = Threads(NUM_THREADS, "store-limits")
         self._local = threading.local()
         self._links: list[Link] = []
 
@@ -64,9 +64,10 @@ class SharedLimits:
         return [from_row(row) for row in await self._run(lambda link: link.rows(sql, (moment,)))]
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for link in self._links:
-            link.close()
+        """Wait a while for what runs, then close; a connection that is in use is left alone."""
+        if self._threads.close():
+            for link in self._links:
+                link.close()
 
     async def _run(self, ask: Callable[[Link], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)

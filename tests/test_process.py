@@ -1,0 +1,67 @@
+"""Threads that ask what never answers: closing leaves them behind, and so does the end of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ionrouter.process import Threads
+from tests.support.server import GUARD_S, ROOT, environment
+
+HANGING_NAMES = """
+import socket, sys, threading
+from ionrouter.cli import main
+
+real = socket.getaddrinfo
+
+def hangs(host, *args, **more):
+    if host == "upstream.invalid":
+        print("asked", flush=True)
+        threading.Event().wait()
+    return real(host, *args, **more)
+
+socket.getaddrinfo = hangs
+sys.exit(main(["serve", "--config", sys.argv[1], "--port", "0"]))
+"""
+DISCOVERS = """
+providers: { up: { type: openai, base_url: "https://upstream.invalid/v1", discover: true } }
+models: { m: { endpoints: [ { provider: up, model: m } ] } }
+"""
+
+
+def test_threads_are_waited_for_and_then_left() -> None:
+    gate = threading.Event()
+    threads = Threads(1, "test", close_timeout_s=0.01)
+    work, waits = threads.submit(gate.wait), threads.submit(gate.wait)
+    while not work.running():
+        time.sleep(0.001)
+    assert not threads.close()
+    assert waits.cancelled()
+    with pytest.raises(RuntimeError):
+        threads.submit(gate.wait)
+    gate.set()
+    assert Threads(1, "idle").close()
+    assert work.result(GUARD_S)
+
+
+def test_a_server_whose_names_are_never_found_ends_with_its_exit_code(tmp_path: Path) -> None:
+    config = tmp_path / "routes.yaml"
+    config.write_text(DISCOVERS)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING_NAMES, str(config)],
+        cwd=ROOT, env=environment(tmp_path / "state", cache_dir=tmp_path / "cache"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "asked\n"
+        process.terminate()
+        _, said = process.communicate(timeout=GUARD_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    assert '"threads_abandoned"' in said and '"drain_finished"' in said
