@@ -287,9 +287,7 @@ class Health:
         self.retry_at = max(self.retry_at, now + min(retry_after_s, MAX_RETRY_AFTER_S))
 
     def _sample(self, speed: Speed, now: float, samples: dict[str, float]) -> None:
-        bucket = speed.recent.at(now)
-        if bucket is not None:
-            bucket.measure(samples)
+        speed.recent.at(now).measure(samples)
 
 
 @dataclass(slots=True)

@@ -109,9 +109,7 @@ class Series:
         if not self._latest:
             return
         for window in self._windows:
-            bucket = window.at(float(self._minute * MINUTE.width_s))
-            if bucket is not None:
-                bucket.merge(self._latest)
+            window.at(float(self._minute * MINUTE.width_s)).merge(self._latest)
         self._latest = Bucket()
 
     def since(self, seconds: float, now: float) -> Bucket:

@@ -26,8 +26,6 @@ class KeyBook:
             window = self._windows[key_id] = Window.of(HOUR)
             self._forget_idlest(key_id)
         bucket = window.at(record.started_at + record.duration_s)
-        if bucket is None:
-            return
         is_ok = record.status < 400 and not record.error
         samples = {"ttft_client_s": record.ttft_s} if record.ttft_s is not None else {}
         if is_ok:

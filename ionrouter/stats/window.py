@@ -129,15 +129,20 @@ class Window:
         """An empty one of a resolution."""
         return cls(grain.width_s, grain.max_buckets)
 
-    def at(self, moment: float) -> Bucket | None:
-        """Open the bucket that `moment` falls into; None when it is older than all that is kept."""
+    def at(self, moment: float) -> Bucket:
+        """Open the bucket that `moment` falls into.
+
+        What is older than all that is kept comes of a clock that was set back: nothing arrives days late.
+        Then what was counted ahead of it goes, or nothing would count until that time has come.
+        """
         number = int(moment // self.width_s)
         if number in self._open:
             self._changed.add(number)
             return self._open[number]
         newest = max(self._open, default=number)
         if number <= newest - self.max_buckets:
-            return None
+            self._forget_after(number)
+            newest = number
         packed = self._packed.pop(number, None)
         self._open[number] = packed.unpack() if packed else Bucket()
         self._changed.add(number)
@@ -202,6 +207,10 @@ class Window:
         for number in sorted(self._open)[:-num_open]:
             if number != keep:
                 self._packed[number] = PackedBucket.of(self._open.pop(number))
+
+    def _forget_after(self, last_kept: int) -> None:
+        self._packed = {n: bucket for n, bucket in self._packed.items() if n <= last_kept}
+        self._open = {n: bucket for n, bucket in self._open.items() if n <= last_kept}
 
     def _forget(self, last_lost: int) -> None:
         """Drop what is too old. Keys are not in the order of time, so all are looked at, once a bucket."""
