@@ -222,6 +222,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         keys=keys,
         endpoint_status=lambda endpoint: endpoint_status(router, endpoint),
         unavailable=lambda endpoint: unavailable(router, endpoint),
+        engine_load=router.engine_load,
         accounts=accounts,
         tracing=open_traces(settings, env, redactor, metrics),
     )

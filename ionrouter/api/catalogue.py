@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from aiohttp import web
 
 from ionrouter.api import cards
 from ionrouter.api.listing import page, select_models, sort_models
+from ionrouter.api.offers import as_loaded, offered, with_room
 from ionrouter.api.responses import json_response
 from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import RequestError
@@ -49,12 +51,16 @@ async def count_models(request: web.Request) -> web.Response:
 
 async def get_model(request: web.Request) -> web.Response:
     """OpenRouter's single look-up: GET /model/{author}/{slug}."""
-    return json_response({"data": cards.model_card(_model(request)).model_dump()})
+    return json_response({"data": _card(request)})
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
     """OpenAI's single look-up: GET /models/{id}, the bare object."""
-    return json_response(cards.model_card(_model(request)).model_dump())
+    return json_response(_card(request))
+
+
+def _card(request: web.Request) -> dict[str, Any]:
+    return cards.model_card(as_loaded(request.app[EDGE], _model(request))).model_dump()
 
 
 async def model_endpoints(request: web.Request) -> web.Response:
@@ -88,7 +94,7 @@ def _endpoint_card(
 ) -> EndpointCard:
     return cards.endpoint_card(
         model,
-        endpoint,
+        with_room(edge, endpoint),
         edge.stats.endpoint_summary(endpoint.id, now, purpose),
         status=edge.endpoint_status(endpoint),
         shows_speed=shows_speed,
@@ -99,13 +105,6 @@ def _endpoint_card(
 async def list_providers(request: web.Request) -> web.Response:
     providers = request.app[EDGE].router.table.providers.values()
     return json_response({"data": [cards.provider_card(provider).model_dump() for provider in providers]})
-
-
-def offered(edge: Edge) -> list[ModelRoute]:
-    """Models that have an endpoint which takes traffic; the others are visible to explain."""
-    table = edge.router.table
-    models = [model for model in table.models.values() if cards.enabled(model)]
-    return models + [group for name in table.groups if cards.enabled(group := group_route(table, name))]
 
 
 def _purpose(request: web.Request) -> Purpose:

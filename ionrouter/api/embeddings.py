@@ -7,8 +7,8 @@ import time
 from aiohttp import web
 
 from ionrouter.api import cards
-from ionrouter.api.catalogue import offered
 from ionrouter.api.inference import SURFACE, freeze, read_body
+from ionrouter.api.offers import offered
 from ionrouter.api.responses import json_response
 from ionrouter.api.serving import Ask, serve
 from ionrouter.api.state import EDGE

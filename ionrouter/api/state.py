@@ -15,6 +15,7 @@ from ionrouter.api.readiness import Readiness
 from ionrouter.metrics import Metrics
 from ionrouter.routing.table import Endpoint, RoutingTable
 from ionrouter.schema.events import Batch, Taker
+from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.settings import Settings
 from ionrouter.stats.book import StatsBook
@@ -43,6 +44,7 @@ class Routes(Protocol):
 Reload = Callable[[], Awaitable[Mapping[str, Any]]]
 EndpointStatus = Callable[[Endpoint], int]  # OpenRouter's status: 0 operational, negative degraded
 Unavailable = Callable[[Endpoint], str | None]  # why the engine inside cannot answer for an endpoint now
+LoadOf = Callable[[Endpoint], EngineLoad | None]  # of the engine inside that answers for an endpoint
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class Edge:
     keys: KeyStore | None  # None: no state folder could be opened, and keys are off
     endpoint_status: EndpointStatus = lambda _endpoint: 0
     unavailable: Unavailable = lambda _endpoint: None
+    engine_load: LoadOf = lambda _endpoint: None
     accounts: Accounts | None = None  # None: nothing is kept
     tracing: Tracing | None = None
     in_flight: InFlight = field(default_factory=InFlight)

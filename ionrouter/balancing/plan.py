@@ -10,6 +10,7 @@ from ionrouter.balancing.assignment import Assignment
 from ionrouter.balancing.cost import Outlook, Score
 from ionrouter.balancing.screen import Exclusion
 from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.schema.load import context_room
 
 
 class Candidate(Struct, frozen=True):
@@ -24,6 +25,12 @@ class Candidate(Struct, frozen=True):
     is_exploring: bool = False  # drawn to refresh an old sample, not for its score
     is_forced: bool = False  # its breaker is open, and nobody else is left
     steps_down_from: str | None = None  # the first pick's quantization, where this one has fewer bits
+    engine_length: int | None = None  # the context length of the engine inside that answers for it
+
+    @property
+    def room(self) -> int | None:
+        """Tokens of prompt and answer together, as far as known."""
+        return context_room(self.endpoint.context_length, self.engine_length)
 
 
 class Choice(Struct, frozen=True):

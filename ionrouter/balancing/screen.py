@@ -16,7 +16,7 @@ from ionrouter.balancing.fields import may_support, undeclared_parameters
 from ionrouter.balancing.health import Health
 from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.routing.tags import matches
-from ionrouter.schema.load import EngineLoad
+from ionrouter.schema.load import EngineLoad, context_room
 from ionrouter.schema.request import InferenceRequest, ProviderPreferences
 
 # OpenRouter: a plain `fp4` also means its microscaling relatives.
@@ -39,6 +39,13 @@ class Subject(Struct, frozen=True):
     now: float
     needs: frozenset[str] = frozenset()  # contract_needs of the request, the same for all endpoints
     route: ModelRoute | None = None  # the model it is asked as
+    takes_less: bool = False  # nobody has room for it: an engine inside gives the answer what is left
+
+    @property
+    def room(self) -> int | None:
+        """Tokens of prompt and answer together, as far as known."""
+        stated = self.endpoint.context_length
+        return stated if self.load is None else context_room(stated, self.load.context_length)
 
 
 class Exclusion(Struct, frozen=True):
@@ -50,6 +57,7 @@ class Exclusion(Struct, frozen=True):
     reason: str
     until: float | None = None
     is_domain: bool = False  # the breaker is open because the provider refuses our account
+    room: int | None = None  # tokens of prompt and answer together, as far as known
 
 
 def matches_any(names: Sequence[str], endpoint: Endpoint) -> bool:
@@ -133,9 +141,11 @@ def _distillable(s: Subject) -> str | None:
 
 
 def _context(s: Subject) -> str | None:
-    room, wanted = s.endpoint.context_length, s.request.max_tokens
+    room, wanted = s.room, s.request.max_tokens
     prompt = s.request.prompt_tokens if s.request.context_tokens is None else s.request.context_tokens
-    if room is not None and prompt + (wanted or 0) > room:
+    is_engines = room != s.endpoint.context_length  # it shortens the answer itself, as no upstream does
+    longest = prompt if s.takes_less and is_engines else prompt + (wanted or 0)
+    if room is not None and longest > room:
         parts = f"{prompt} prompt tokens" + (f" + {wanted} max_tokens" if wanted else "")
         return f"{parts} are over the context length {room}"
     most = s.endpoint.max_completion_tokens
@@ -242,5 +252,5 @@ def screen(subject: Subject, route: ModelRoute) -> Exclusion | None:
         if reason:
             until = {"retry_after": subject.health.retry_at, "breaker_open": subject.health.breaker.until}
             is_domain = name == "breaker_open" and subject.health.breaker.is_domain
-            return Exclusion(subject.endpoint, route, name, reason, until.get(name), is_domain)
+            return Exclusion(subject.endpoint, route, name, reason, until.get(name), is_domain, subject.room)
     return None

@@ -43,6 +43,7 @@ class Scene(Struct, frozen=True):
     load_of: Callable[[Endpoint], EngineLoad | None] = lambda endpoint: None
     sticky: str | None = None  # identity of the endpoint that the session should stay with
     is_pinned: bool = False  # the request carries signed thoughts that only `sticky`'s provider can read
+    takes_less: bool = False  # as in Subject
 
 
 def select(
@@ -51,14 +52,15 @@ def select(
     """Filter, weigh and order every endpoint of `routes` (tiers, best first) for one request.
 
     The prompt's length is an estimate: where nobody is left because of it, those are tried that a prompt a
-    quarter shorter would fit, and the endpoint's own tokenizer decides.
+    quarter shorter would fit, and the endpoint's own tokenizer decides. So are engines inside that have room
+    for the prompt: they give the answer what is left.
     """
     plan = _selected(routes, request, scene, rng)
     if plan.candidates or all(e.filter != "context_length" for e in plan.exclusions):
         return plan
     longest = request.prompt_tokens if request.context_tokens is None else request.context_tokens
     shorter = replace(request, context_tokens=int(longest * (1 - ESTIMATE_ERROR)))
-    lenient = _selected(routes, shorter, scene, rng)
+    lenient = _selected(routes, shorter, replace(scene, takes_less=True), rng)
     return lenient if lenient.candidates else plan
 
 
@@ -73,7 +75,8 @@ def _selected(
         healths = [scene.book.of(endpoint) for endpoint in route.endpoints]
         scale = _Scale(route, tier, healths, request, scene)
         for endpoint, health in zip(route.endpoints, healths, strict=True):
-            subject = Subject(endpoint, request, health, scene.load_of(endpoint), scene.now, needs, route)
+            load = scene.load_of(endpoint)
+            subject = Subject(endpoint, request, health, load, scene.now, needs, route, scene.takes_less)
             exclusion = screen(subject, route)
             if exclusion is None:
                 views.append(scale.weighed(subject))
@@ -186,7 +189,14 @@ class _Scale(Struct):
             now=now,
         )
         value_of_time = _value_of_time(endpoint, route, self.request, self.scene)
-        candidate = Candidate(endpoint, route, self.tier, outlook, score(outlook, value_of_time))
+        candidate = Candidate(
+            endpoint,
+            route,
+            self.tier,
+            outlook,
+            score(outlook, value_of_time),
+            engine_length=None if subject.load is None else subject.load.context_length,
+        )
         return View(candidate, health, self.request, now, stream, size)
 
 
@@ -310,10 +320,10 @@ def room_of(plan: Plan, request: InferenceRequest) -> int | None:
     """
     longest = request.prompt_tokens if request.context_tokens is None else request.context_tokens
     wanted = longest + (request.max_tokens or 0)
-    rooms = [candidate.endpoint.context_length for candidate in plan.candidates]
+    rooms = [candidate.room for candidate in plan.candidates]
     if any(room is None or wanted <= room for room in rooms):
         return None
-    rooms += [e.endpoint.context_length for e in plan.exclusions if e.filter == "context_length"]
+    rooms += [exclusion.room for exclusion in plan.exclusions if exclusion.filter == "context_length"]
     return max((room for room in rooms if room is not None and room < wanted), default=None)
 
 

@@ -43,7 +43,7 @@ def _those_that_take_it(rest: Rest, failed: Candidate, error: UpstreamError) -> 
         if candidate.route.id != failed.route.id:
             return True
         if "context_length_exceeded" in (error.code, error.error_type):
-            return (candidate.endpoint.context_length or 0) > (failed.endpoint.context_length or 0)
+            return (candidate.room or 0) > (failed.room or 0)
         name = (error.param or "").partition(".")[0].partition("[")[0]
         return bool(name) and declares(candidate.endpoint, name)
 

@@ -242,6 +242,8 @@ class LocalEngine:
         return EngineLoad(
             ready=reason is None,
             reason=reason,
+            has_failed=bool(stats.get("is_broken")),
+            context_length=self.context_length,
             waiting_tokens=int(stats["waiting_tokens"]),
             running=running,
             waiting=int(stats["waiting"]),

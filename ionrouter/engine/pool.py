@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from ionrouter.errors import ConfigError, IonrouterError
 from ionrouter.schema.load import EngineLoad
 
 _log = structlog.get_logger(__name__)
+_FAILED = "failed: "
 
 
 class NotReady(IonrouterError):
@@ -39,6 +40,11 @@ class _Slot:
         self.num_users = 0  # leases
         self.used_at = 0.0
         self.load_s: float | None = None
+        self.context_length: int | None = None  # kept while it is unloaded, as load_s is
+
+    @property
+    def has_failed(self) -> bool:
+        return self.engine is None and (self.reason or "").startswith(_FAILED)
 
     @property
     def is_cold(self) -> bool:
@@ -56,9 +62,17 @@ class _Slot:
 class EnginePool:
     """Engines by their settings. All calls on one event loop."""
 
-    def __init__(self, cache: Path, *, progress: bool = False, retry_wait_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        *,
+        progress: bool = False,
+        retry_wait_s: float = 30.0,
+        on_loaded: Callable[[EngineSettings], None] = lambda settings: None,
+    ) -> None:
         self._cache = cache
         self._progress = progress
+        self._on_loaded = on_loaded
         self._retry_wait_s = retry_wait_s  # doubles up to 16 times this
         self._slots: dict[EngineSettings, _Slot] = {}
         self._retiring: set[asyncio.Task[None]] = set()
@@ -83,7 +97,13 @@ class EnginePool:
         if slot is None:
             return EngineLoad(ready=False, reason="not loaded")
         if slot.engine is None:
-            return EngineLoad(ready=False, reason=slot.reason, load_s=slot.load_s)
+            return EngineLoad(
+                ready=False,
+                reason=slot.reason,
+                has_failed=slot.has_failed,
+                context_length=slot.context_length,
+                load_s=slot.load_s,
+            )
         return slot.engine.load()
 
     async def engine(self, settings: EngineSettings, *, wait_s: float) -> LocalEngine:
@@ -141,7 +161,7 @@ class EnginePool:
                     continue
                 if not isinstance(error, ConfigError):
                     _log.error("engine_crashed", weights=settings.weights, exc_info=True)
-                slot.reason = f"failed: {error}"
+                slot.reason = f"{_FAILED}{error}"
                 _log.error("engine_load_failed", weights=settings.weights, error=str(error))
                 slot.settled.set()
                 if not self._may_pass(error):
@@ -150,6 +170,8 @@ class EnginePool:
                 wait_s = min(2 * wait_s, 16 * self._retry_wait_s)
         slot.settled.set()
         slot.used_at = time.monotonic()
+        slot.context_length = slot.engine.context_length
+        self._on_loaded(settings)
 
     def _may_pass(self, error: Exception) -> bool:
         if isinstance(error, TooLittleMemory):  # a model in use now may be idle later

@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
+import structlog
+
 from ionrouter.engine.ion import (
     EngineClosed,
     EngineStuck,
@@ -51,6 +53,8 @@ from ionrouter.schema.events import Chunk, ProviderBatch, flat
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.usage import Usage
 
+_log = structlog.get_logger(__name__)
+
 # Longer requests are rendered and tokenized in a worker thread (about 1 ms for 16 K characters).
 _INLINE_CHARACTERS = 16_384
 # So are the scores of more prompt tokens (up to 20 alternatives of each).
@@ -73,12 +77,30 @@ class IonProvider:
     def __init__(
         self, cache: Path | None = None, *, progress: bool = False, rng: random.Random | None = None
     ) -> None:
-        self._pool = EnginePool(cache or default_cache(), progress=progress)
+        self._pool = EnginePool(
+            cache or default_cache(), progress=progress, on_loaded=lambda _settings: self._tell_of_lengths()
+        )
         self._rng = rng or random.SystemRandom()
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._told: set[tuple[str, int, int]] = set()
 
     def prepare(self, endpoints: Iterable[Endpoint]) -> None:
         """Start loading the local models of these endpoints in the background; others are retired."""
-        self._pool.prepare(_settings(endpoint.local) for endpoint in endpoints if endpoint.local is not None)
+        self._endpoints = tuple(endpoints)
+        self._pool.prepare(_settings(e.local) for e in self._endpoints if e.local is not None)
+        self._tell_of_lengths()  # of an engine that stays, the file may now say more
+
+    def _tell_of_lengths(self) -> None:
+        """Warn, once, of each endpoint for which routes.yaml promises more than its engine has room for."""
+        for endpoint in self._endpoints:
+            stated, engines = endpoint.context_length, self.load_of(endpoint).context_length
+            if stated is None or engines is None or stated <= engines:
+                continue
+            if (said := (endpoint.id, stated, engines)) not in self._told:
+                self._told.add(said)
+                _log.warning(
+                    "context_length_capped", endpoint=endpoint.id, stated=stated, context_length=engines
+                )
 
     def load_of(self, endpoint: Endpoint) -> EngineLoad:
         """Say how busy the endpoint's engine is; not ready: "loading" or "failed: ..."."""

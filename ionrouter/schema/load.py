@@ -12,6 +12,10 @@ class EngineLoad:
 
     ready: bool
     reason: str | None = None  # why not ready: "loading", "failed: ..."
+    has_failed: bool = False  # it could not be loaded, or broke down: waiting does not help
+    context_length: int | None = (
+        None  # prompt and answer together, once loaded: the model's, or what KV holds
+    )
     waiting_tokens: int = 0  # prompt tokens queued and not yet prefilled
     running: int = 0
     waiting: int = 0
@@ -24,3 +28,10 @@ class EngineLoad:
     device: str | None = None  # "cpu" or "cuda", once loaded
     # The engine's own statistics, for who wants to see more; names as in _ion.Engine.stats.
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+def context_room(stated: int | None, engines: int | None) -> int | None:
+    """The smaller of what routes.yaml says and what the engine inside has room for; either may be unknown."""
+    if stated is None or engines is None:
+        return engines if stated is None else stated
+    return min(stated, engines)

@@ -155,6 +155,19 @@ def test_zero_data_retention_false_filters_nothing() -> None:
     assert judged(wishing(zdr=False, data_collection="allow"), endpoint("a")) is None
 
 
+@pytest.mark.parametrize(
+    ("stated", "engines"), [(None, 100), (1_000_000, 100), (100, 1_000_000), (100, None)]
+)
+def test_the_smaller_of_the_files_context_and_the_engines_counts(
+    stated: int | None, engines: int | None
+) -> None:
+    at, load = endpoint("a", context_length=stated), EngineLoad(ready=True, context_length=engines)
+    assert judged(request(prompt_tokens=90, max_tokens=10), at, load=load) is None
+    over = judged(request(prompt_tokens=91, max_tokens=10), at, load=load)
+    assert over is not None and (over.filter, over.room) == ("context_length", 100)
+    assert "over the context length 100" in over.reason
+
+
 def test_an_unknown_context_length_is_no_obstacle() -> None:
     assert judged(request(prompt_tokens=10**9), endpoint("a")) is None
 
@@ -249,7 +262,13 @@ ODD_ENDPOINTS = (
     endpoint("a", input_modalities=frozenset({"image"})),
     endpoint("a", supported_parameters=frozenset({"seed"})),
 )
-ODD_LOADS = (None, EngineLoad(ready=True), EngineLoad(ready=False), EngineLoad(ready=False, reason="loading"))
+ODD_LOADS = (
+    None,
+    EngineLoad(ready=True),
+    EngineLoad(ready=True, context_length=50),
+    EngineLoad(ready=False),
+    EngineLoad(ready=False, reason="loading"),
+)
 
 
 def odd_healths() -> list[Health]:

@@ -18,6 +18,7 @@ from ionrouter.balancing.select import Scene, select
 from ionrouter.balancing.strategies import MAX_WARMING
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.routing.table import Endpoint, Expected, ModelRoute, Provider, RoutingSettings
+from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import (
     InferenceRequest,
     Overrides,
@@ -495,6 +496,23 @@ def test_an_estimate_that_nobody_fits_leaves_the_verdict_to_the_endpoint_if_it_i
     far = plan_of(small, large, asked=request(prompt_tokens=1400))
     assert far.candidates == () and {e.filter for e in far.exclusions} == {"context_length"}
     assert ids(plan_of(small, asked=request(prompt_tokens=10, max_tokens=900))) == []
+
+
+def test_an_engine_inside_gives_what_is_left_where_nobody_has_room_for_the_answer() -> None:
+    inside, hosted = endpoint("inside"), endpoint("hosted", context_length=800)
+
+    def planned(at: list[Endpoint], **asked: Any) -> list[str]:
+        loads = {"inside": EngineLoad(ready=True, context_length=500)}
+        scene = Scene(HealthBook(), RoutingSettings(), NOW, lambda at: loads.get(at.id))
+        return ids(select((route("m", *at),), request(**asked), scene, random.Random(7)))
+
+    assert planned([inside, hosted], prompt_tokens=100, max_tokens=600) == ["hosted"]
+    assert planned([inside, hosted], prompt_tokens=100, max_tokens=900) == ["inside"]
+    assert planned([inside], prompt_tokens=100, max_tokens=100_000) == ["inside"]
+    assert planned([inside], prompt_tokens=600, max_tokens=100_000) == ["inside"], "an estimate, and close"
+    assert planned([inside], prompt_tokens=700, max_tokens=1) == []
+    stated = endpoint("inside", context_length=400)
+    assert planned([stated], prompt_tokens=100, max_tokens=900) == [], "what the file says holds"
 
 
 # The last resort.

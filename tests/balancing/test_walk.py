@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ionrouter.balancing.cost import Outlook, Score
 from ionrouter.balancing.plan import Candidate
@@ -68,6 +69,13 @@ def test_endpoints_without_a_domain_share_none() -> None:
 def test_merged_tiers_keep_their_order_after_a_domain_failure() -> None:
     mixed = [candidate("a"), OTHER, candidate("b", domain="a"), C]
     assert after(FailureClass.DOMAIN, *mixed) == ["z", "c", "b"]
+
+
+def test_a_context_is_as_large_as_the_engine_inside_has_room_for() -> None:
+    capped = replace(candidate("a", context_length=1_000_000), engine_length=8)
+    ends = [capped, candidate("b", context_length=8), candidate("c", context_length=32)]
+    left = after(FailureClass.ENDPOINT_REQUEST, *ends, code="context_length_exceeded")
+    assert left == ["c"]
 
 
 def test_a_prompt_too_long_here_may_fit_a_larger_context() -> None:

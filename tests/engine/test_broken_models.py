@@ -195,6 +195,7 @@ def test_a_broken_file_is_told_everywhere_and_takes_nothing_else_down(server: Se
     assert local["ready"] is False
     (card,) = server.get(f"/api/v1/models/{name}/endpoints")[1]["data"]["endpoints"]
     assert (card["status"], card["unavailable"]) == (-5, local["reason"])
+    assert [model["id"] for model in server.get("/api/v1/models")[1]["data"]] == ["sound"]
     status, answer = server.chat(model=name)
     error = answer["error"]
     assert (status, error["code"], error["metadata"]["error_type"]) == (503, 503, "provider_overloaded")
@@ -227,10 +228,12 @@ def test_a_file_that_was_mended_serves_after_a_reload(tmp_path: Path) -> None:
         assert (status, health["status"]) == (503, "unavailable")
         status, answer = server.chat()
         assert (status, "truncated or corrupt" in answer["error"]["message"]) == (503, True)
+        assert server.get("/api/v1/models")[1]["data"] == []
         write_tiny_model(path)
         assert server.post("/api/v1/admin/reload", {}, key=server.management_key())[0] == 200
         server.wait_for("/health", 200)
         assert server.chat(max_tokens=3, ignore_eos=True)[0] == 200
+        assert [model["id"] for model in server.get("/api/v1/models")[1]["data"]] == ["m"]
 
 
 def test_a_repository_that_holds_its_weights_twice_is_read_once(tmp_path: Path) -> None:
