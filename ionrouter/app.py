@@ -201,15 +201,8 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         witnesses=(stats.record, metrics.record),
         may_measure=lambda: readiness.phase is Phase.READY,
     )
-    reloader = Reloader(
-        settings.config_path,
-        env,
-        lists,
-        router,
-        openai.list_models,
-        lambda new: service.take_over(new),
-        digest,
-    )
+    take_over = lambda new: service.take_over(new)  # noqa: E731 - there is no service yet
+    reloader = Reloader(settings.config_path, env, lists, router, openai.list_models, take_over, digest)
     readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda: service.details())
     edge = Edge(
         settings=settings,

@@ -128,7 +128,7 @@ class AnswerFrame:
         """Reasoning beside a completion's text, if there is any and the caller wants it."""
         if self.hides_reasoning or _REASONING_KEYS.isdisjoint(said):
             return {}
-        return {key: said[key] for key in _REASONING_KEYS if said.get(key)}
+        return {key: value for key, value in said.items() if key in _REASONING_KEYS and value}
 
     def _shown(self, part: dict[str, Any]) -> dict[str, Any]:
         if not self.hides_reasoning:
