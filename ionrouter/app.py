@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -201,7 +201,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         witnesses=(stats.record, metrics.record),
         may_measure=lambda: readiness.phase is Phase.READY,
     )
-    take_over = lambda new: service.take_over(new)  # noqa: E731 - there is no service yet
+    take_over: Callable[[RoutingTable], None] = lambda new: service.take_over(new)  # noqa: E731 - made below
     reloader = Reloader(settings.config_path, env, lists, router, openai.list_models, take_over, digest)
     readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda: service.details())
     edge = Edge(
