@@ -77,7 +77,8 @@ class Service:
     accounts: Accounts
     observers: DeferredObservers
     started_at: float = field(default_factory=time.time)
-    listening: asyncio.Event = field(default_factory=asyncio.Event)  # what is heavy loads from then on
+    # Set by who listens: nothing is ready before, and what is heavy loads from then on.
+    listening: asyncio.Event = field(default_factory=asyncio.Event)
     _worker: asyncio.Task[None] | None = None  # starts only once an endpoint needs it: 300 MB
 
     @property
@@ -132,8 +133,8 @@ class Service:
             self._worker.add_done_callback(_tell_crash)
 
     async def _become_ready(self) -> None:
+        await self.listening.wait()  # never, where the address cannot be had
         if self.edge.tracing is not None:
-            await self.listening.wait()
             await self.edge.tracing.start()
         failures = await self.ion.wait_ready()
         for reason in failures:

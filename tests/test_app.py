@@ -106,6 +106,13 @@ def test_a_taken_port_is_a_clear_error(tmp_path: Path) -> None:
         done = _serve(tmp_path, "--port", str(taken.getsockname()[1]))
     assert done.returncode == 1
     assert re.search(r"ionrouter: cannot listen on 127\.0\.0\.1:\d+: .*in use", done.stderr)
+    assert "server_ready" not in done.stderr
+
+
+def test_a_server_is_ready_once_it_listens(tmp_path: Path) -> None:
+    with running_server(tmp_path, FAKE) as server:
+        server.wait_for_event("server_ready")
+        assert server.log.index("listens on") < server.log.index("server_ready")
 
 
 def test_without_a_writable_state_folder_a_loopback_server_still_serves(tmp_path: Path) -> None:

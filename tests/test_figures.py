@@ -37,6 +37,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Service, aiohttp.ClientSe
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
+        service.listening.set()
         async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
             yield service, session
     finally:

@@ -54,11 +54,13 @@ async def whole_server(folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
         f"providers: {{ ion: {{ type: ion }} }}\nmodels: {{ m: {{ endpoints: [ {endpoint} ] }} }}\n"
     )
     settings = Settings(config=routes, state_dir=folder / "state", cache_dir=folder / "cache")
-    runner = EnvelopeRunner(build(settings, {}, Redactor()).application)
+    service = build(settings, {}, Redactor())
+    runner = EnvelopeRunner(service.application)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
+        service.listening.set()
         async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
             await until(lambda: health(session), 200)
             yield session
