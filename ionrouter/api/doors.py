@@ -51,10 +51,17 @@ def asks_for_keys(settings: Settings, *, has_inference_key: bool) -> bool:
     if not has_inference_key:
         raise ConfigError(
             f"refusing to listen on {settings.host} without keys: "
-            "make one with `ionrouter keys create NAME`, "
-            "or pass --no-auth to serve everybody who can reach this address"
+            f"make one with `ionrouter keys create NAME`, or {_without_keys(settings)}"
         )
     return True
+
+
+def _without_keys(settings: Settings) -> str:
+    """What lets these settings serve without a key: nothing that would be refused in its turn."""
+    if is_loopback(settings.host):
+        return "leave out --require-keys (IONROUTER_REQUIRE_KEYS) to serve everybody on this machine"
+    instead = " instead of --require-keys (IONROUTER_REQUIRE_KEYS)" if settings.require_keys else ""
+    return f"pass --no-auth{instead} to serve everybody who can reach this address"
 
 
 def check_host(host_header: str | None, settings: Settings) -> None:

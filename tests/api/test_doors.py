@@ -277,6 +277,23 @@ def test_keys_are_off_by_default_on_loopback(host: str) -> None:
         asks_for_keys(Settings(host=host, require_keys=True), has_inference_key=False)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("requires", [False, True])
+def test_who_follows_the_advice_is_not_refused(host: str, requires: bool) -> None:
+    settings = Settings(host=host, require_keys=requires)
+    if host == "127.0.0.1" and not requires:
+        assert not asks_for_keys(settings, has_inference_key=False)
+        return
+    with pytest.raises(ConfigError) as refused:
+        asks_for_keys(settings, has_inference_key=False)
+    advice = str(refused.value).partition(", or ")[2]
+    leaves_out = "leave out --require-keys" in advice or "instead of --require-keys" in advice
+    followed = Settings(
+        host=host, require_keys=requires and not leaves_out, no_auth="pass --no-auth" in advice
+    )
+    assert not asks_for_keys(followed, has_inference_key=False)
+
+
 async def test_without_auth_on_a_network_numbers_are_fine_and_names_are_not(tmp_path: Path) -> None:
     """A name can be rebound, a number cannot."""
     async with edge_server(tmp_path, host="0.0.0.0", no_auth=True) as server:
