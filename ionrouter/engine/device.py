@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from ionrouter.errors import ConfigError, Problem
 
 DeviceKind = Literal["cpu", "cuda"]
 
+INSTRUCTION_SETS = (
+    "scalar",
+    "avx2",
+    "avx512vnni",
+)  # values of ION_ISA, as kernels/cpu/dispatch.cpp reads them
 _FP8_COMPUTE = (8, 9)  # the first that knows e4m3
 
 
@@ -31,7 +37,8 @@ def choose_device(
     """Turn `device:` of routes.yaml into a device; `place` is the endpoint's, "models.m.endpoints[0]".
 
     `fp8` names the endpoint's options that are fp8: "kv_precision".
-    Raises ConfigError naming place and reason where `cuda` or fp8 is wanted and cannot be had.
+    Raises ConfigError naming place and reason where `cuda` or fp8 is wanted and cannot be had, or naming
+    ION_ISA where it has a value that the kernels would pass over.
     """
     reason: str | None = "device is cpu"
     if wanted != "cpu":
@@ -48,6 +55,8 @@ def choose_device(
         raise ConfigError(
             [Problem(f"{at}{name}", f"fp8 is computed on a GPU alone: {reason}") for name in fp8]
         )
+    if (isa := os.environ.get("ION_ISA")) and isa not in INSTRUCTION_SETS:
+        raise ConfigError([Problem("ION_ISA", f"'{isa}' is none of {', '.join(INSTRUCTION_SETS)}")])
     return Device("cpu", why_not_cuda=reason if wanted != "cpu" else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ionrouter.engine.loading import EngineSettings, load_model
 from ionrouter.engine.pool import EnginePool
 from ionrouter.errors import ConfigError
 from tests.support.cuda_double import Double, double_path
+from tests.support.pages import text_of
 
 KV = 4 << 20
 PRECISIONS = ["precision", "head_precision", "kv_precision"]
@@ -58,6 +60,27 @@ def test_cuda_without_a_gpu_says_what_the_driver_says(gpu: None, monkeypatch: py
     with pytest.raises(ConfigError, match="no CUDA-capable device is detected"):
         choose("cuda")
     assert choose("auto").kind == "cpu"
+
+
+@pytest.mark.parametrize("isa", ["avx", "AVX2", "best"])
+def test_an_unknown_instruction_set_is_told_where_the_cpu_computes(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, isa: str
+) -> None:
+    monkeypatch.setenv("ION_ISA", isa)
+    with pytest.raises(ConfigError, match=f"ION_ISA: '{isa}' is none of scalar, avx2, avx512vnni"):
+        choose("cpu")
+    assert choose("auto").kind == "cuda"
+
+
+@pytest.mark.parametrize("isa", ["", *device.INSTRUCTION_SETS])
+def test_a_known_instruction_set_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
+    monkeypatch.setenv("ION_ISA", isa)
+    assert choose("cpu").kind == "cpu"
+
+
+def test_instruction_sets_are_those_that_the_kernels_know() -> None:
+    names = re.search(r"names\[\] = \{(.*?)\}", text_of("engine_ext/kernels/cpu/dispatch.cpp"))
+    assert names is not None and tuple(re.findall(r'"(\w+)"', names[1])) == device.INSTRUCTION_SETS
 
 
 def test_auto_takes_a_gpu_and_cpu_does_not(gpu: None) -> None:

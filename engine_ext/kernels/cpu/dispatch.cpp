@@ -52,8 +52,8 @@ Isa find_best() {
   return wide ? Isa::avx512vnni : Isa::avx2;
 }
 
-// ION_ISA=scalar|avx2|avx512vnni lowers the choice, to compare or to rule out a fault; other values are
-// ignored.
+// ION_ISA=scalar|avx2|avx512vnni lowers the choice, to compare or to rule out a fault. Other values do
+// nothing here: engine/device.py refuses them before a model is loaded.
 Isa initial() {
   const char* wanted = std::getenv("ION_ISA");
   for (const Isa isa : {Isa::scalar, Isa::avx2}) {
