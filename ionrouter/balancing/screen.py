@@ -146,7 +146,8 @@ def _context(s: Subject) -> str | None:
     is_engines = room != s.endpoint.context_length  # it shortens the answer itself, as no upstream does
     longest = prompt if s.takes_less and is_engines else prompt + (wanted or 0)
     if room is not None and longest > room:
-        parts = f"{prompt} prompt tokens" + (f" + {wanted} max_tokens" if wanted else "")
+        # Four characters a token: an answer's `usage` will count otherwise.
+        parts = f"about {prompt} prompt tokens" + (f" + {wanted} max_tokens" if wanted else "")
         return f"{parts} are over the context length {room}"
     most = s.endpoint.max_completion_tokens
     if most is not None and wanted is not None and wanted > most:

@@ -104,7 +104,7 @@ TOOLS = request(body={"messages": [], "tools": [{}]}, parameters=frozenset({"too
             endpoint("a", context_length=128),
             endpoint("a", context_length=127),
             "context_length",
-            "100 prompt tokens + 28 max_tokens",
+            "about 100 prompt tokens + 28 max_tokens",
         ),
         (
             request(max_tokens=50),

@@ -131,7 +131,8 @@ def test_what_no_endpoint_can_do_is_a_400_that_names_the_field() -> None:
 
 
 def test_a_prompt_longer_than_every_context_is_a_400_with_the_lengths() -> None:
-    got = refuse("context_length", "disabled", reason="9000 prompt tokens are over the context length 8192")
+    reason = "about 9000 prompt tokens are over the context length 8192"
+    got = refuse("context_length", "disabled", reason=reason)
     assert (got.status, got.error_type) == (400, "context_length_exceeded")
     assert "9000" in got.message and "8192" in got.message
 
