@@ -14,11 +14,7 @@ from ionrouter.errors import ConfigError, Problem
 
 DeviceKind = Literal["cpu", "cuda"]
 
-INSTRUCTION_SETS = (
-    "scalar",
-    "avx2",
-    "avx512vnni",
-)  # values of ION_ISA, as kernels/cpu/dispatch.cpp reads them
+INSTRUCTION_SETS = ("scalar", "avx2", "avx512vnni")  # of ION_ISA, as dispatch.cpp reads them
 _FP8_COMPUTE = (8, 9)  # the first that knows e4m3
 
 
