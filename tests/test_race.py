@@ -384,7 +384,7 @@ async def test_the_budget_bounds_rivals_as_a_share_of_requests() -> None:
 
 
 async def test_the_budgets_share_is_of_requests_not_of_attempts() -> None:
-    failing, slow = first("a", {"status": 500}, cooldown_s=0), {"text": "late", "delay_s": 0.03}
+    failing, slow = first("a", {"status": 500}, cooldown_s=0), {"text": "late", "delay_s": 0.2}
     hedge = Hedge(after_s=0.01, floor_s=0.01, budget=0.1)
     bench = Bench.of(hedged(failing, then("b", slow), then("c", SILENT), hedge=hedge))
     for _ in range(20):
