@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -72,8 +71,7 @@ def end_if_held(code: int) -> None:
     for thread in others:
         thread.join(max(0.0, deadline - time.monotonic()))
     if held := [thread.name for thread in others if thread.is_alive()]:
-        with suppress(OSError, ValueError):  # nobody reads any more
-            _log.warning("threads_abandoned", threads=held)  # a warning leaves at once, with what waits
+        _log.warning("threads_abandoned", threads=held)  # a warning leaves at once, with what waits
         os._exit(code)
 
 

@@ -5,7 +5,6 @@ Says how this process listens, logs, stores and stops. What to serve is in route
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from ionrouter.addresses import address_of
 from ionrouter.errors import ConfigError, Problem
 
 MIB = 1024 * 1024
@@ -118,10 +118,8 @@ def shipped_routes() -> Path:
 
 def is_loopback(host: str) -> bool:
     """Tell whether an address to listen on is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = address_of(host.strip("[]"))
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def load_settings(**overrides: Any) -> Settings:

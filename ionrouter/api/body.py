@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 
 from ionrouter.errors import RequestError
+from ionrouter.schema.json import is_shallow
 
 MAX_DEPTH = 200  # bodies are copied level by level, and Python ends at 1000 calls
 BODY_TIMEOUT_S = 120.0  # 64 MiB at 4.5 Mbit/s; slower clients hold a connection for nothing
@@ -59,7 +60,7 @@ def parse_json(data: bytes) -> Any:
     except orjson.JSONDecodeError as fault:
         value = _parse_leniently(data, fault)
     # Most bodies have fewer brackets than that, and nobody looks inside.
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and not is_shallow(value, MAX_DEPTH):
         raise _too_deep()
     return value
 
@@ -75,16 +76,6 @@ def _parse_leniently(data: bytes, fault: ValueError) -> Any:
 
 def _too_deep() -> RequestError:
     return RequestError(f"the request body is nested too deeply; at most {MAX_DEPTH} levels are read")
-
-
-def _is_deeper(value: Any, limit: int) -> bool:
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(limit):
-        children = (item.values() if isinstance(item, dict) else item for item in level)
-        level = [child for items in children for child in items if isinstance(child, dict | list)]
-        if not level:
-            return False
-    return True
 
 
 def _refuse_constant(name: str) -> Any:

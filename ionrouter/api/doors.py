@@ -7,7 +7,6 @@ by DNS rebinding (Host); a form or a text/plain POST needs no CORS preflight, he
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import HttpVersion11, hdrs, web
 
+from ionrouter.addresses import address_of
 from ionrouter.api.envelopes import refusal
 from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
@@ -71,7 +71,7 @@ def check_host(host_header: str | None, settings: Settings) -> None:
     if host in ALWAYS_ALLOWED_HOSTS or host in allowed or "*" in allowed:
         return
     # A name can be rebound, a number cannot: with --no-auth on a network address, numbers are fine.
-    if not is_loopback(settings.host) and _is_address(host):
+    if not is_loopback(settings.host) and address_of(host) is not None:
         return
     raise RequestError(
         f"this server does not answer to the host name '{host[:100]}'; "
@@ -107,14 +107,6 @@ def _host_name(host_header: str) -> str:
     if host_header.startswith("["):
         return host_header[1:].partition("]")[0].lower()
     return host_header.partition(":")[0].lower().rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _allows_origin(origin: str, cors_origins: Collection[str]) -> bool:
@@ -162,7 +154,7 @@ class Doors:
             check_host(request.headers.get(hdrs.HOST), settings)
             check_origin(request, settings.cors_origins)
         if request.method == hdrs.METH_OPTIONS and settings.cors_origins:
-            return web.Response(status=204, headers=_asked_headers(request))
+            return web.Response(status=204)
         access = self._access.get(handler, Access.OPEN)  # innermost of the middlewares: the route's own
         key = self._authenticate(request, access)
         if key is not None:
@@ -242,9 +234,6 @@ async def decorate(request: web.Request, response: web.StreamResponse) -> None:
     headers.setdefault("X-Content-Type-Options", "nosniff")
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and _allows_origin(origin, request.app[EDGE].settings.cors_origins):
-        vary = "Origin"
+        headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin", **CORS_HEADERS})
         if request.method == hdrs.METH_OPTIONS:
-            vary = "Origin, Access-Control-Request-Headers"
-        headers.update({"Access-Control-Allow-Origin": origin, "Vary": vary, **CORS_HEADERS})
-    elif hdrs.ACCESS_CONTROL_ALLOW_HEADERS in headers:
-        del headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS]  # a page of another site's
+            headers.update({"Vary": "Origin, Access-Control-Request-Headers", **_asked_headers(request)})

@@ -8,7 +8,7 @@ from ionrouter.api.cards import enabled
 from ionrouter.api.state import Edge
 from ionrouter.routing.groups import group_route
 from ionrouter.routing.table import Endpoint, ModelRoute
-from ionrouter.schema.load import context_room
+from ionrouter.schema.load import EngineLoad, context_room
 
 
 def offered(edge: Edge) -> list[ModelRoute]:
@@ -23,7 +23,7 @@ def as_loaded(edge: Edge, model: ModelRoute) -> ModelRoute:
     """The model without endpoints whose engine has failed, and with the context lengths that there are."""
     if all(endpoint.local is None for endpoint in model.endpoints):
         return model
-    endpoints = tuple(_without_failed(edge, with_room(edge, endpoint)) for endpoint in model.endpoints)
+    endpoints = tuple(_loaded(endpoint, _load_of(edge, endpoint)) for endpoint in model.endpoints)
     usable = [endpoint for endpoint in endpoints if endpoint.disabled is None]
     longest = max((e.context_length for e in usable if e.context_length is not None), default=None)
     return replace(model, endpoints=endpoints, context_length=context_room(model.context_length, longest))
@@ -31,15 +31,19 @@ def as_loaded(edge: Edge, model: ModelRoute) -> ModelRoute:
 
 def with_room(edge: Edge, endpoint: Endpoint) -> Endpoint:
     """The endpoint with the context length that a request has there, as far as known."""
-    load = None if endpoint.disabled else edge.engine_load(endpoint)
-    room = (
-        endpoint.context_length
-        if load is None
-        else context_room(endpoint.context_length, load.context_length)
-    )
+    return _in_room(endpoint, _load_of(edge, endpoint))
+
+
+def _load_of(edge: Edge, endpoint: Endpoint) -> EngineLoad | None:
+    return None if endpoint.disabled else edge.engine_load(endpoint)
+
+
+def _loaded(endpoint: Endpoint, load: EngineLoad | None) -> Endpoint:
+    if load is not None and load.has_failed:
+        endpoint = replace(endpoint, disabled=load.reason)
+    return _in_room(endpoint, load)
+
+
+def _in_room(endpoint: Endpoint, load: EngineLoad | None) -> Endpoint:
+    room = context_room(endpoint.context_length, None if load is None else load.context_length)
     return endpoint if room == endpoint.context_length else replace(endpoint, context_length=room)
-
-
-def _without_failed(edge: Edge, endpoint: Endpoint) -> Endpoint:
-    load = None if endpoint.disabled else edge.engine_load(endpoint)
-    return replace(endpoint, disabled=load.reason) if load is not None and load.has_failed else endpoint

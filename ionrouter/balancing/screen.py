@@ -44,8 +44,8 @@ class Subject(Struct, frozen=True):
     @property
     def room(self) -> int | None:
         """Tokens of prompt and answer together, as far as known."""
-        stated = self.endpoint.context_length
-        return stated if self.load is None else context_room(stated, self.load.context_length)
+        engines = None if self.load is None else self.load.context_length
+        return context_room(self.endpoint.context_length, engines)
 
 
 class Exclusion(Struct, frozen=True):

@@ -88,7 +88,8 @@ def _table(settings: Settings, base: str, query: Mapping[str, str], width: int) 
     for row in whole["data"]:
         mine = [step for step in steps if all(step[name] == row[name] for name in groups)]
         series = _filled(mine, whole["since"], whole["until"], GRAINS[resolution].width_s)
-        row["key"] = keys.get(key := row.get("key", ""), key[:12])
+        if "key" in row:
+            row["key"] = keys.get(row["key"], row["key"][:12])
         rows.append([*_cells(row, groups), sparkline(series)])
     reasons: list[str] = []
     if groups == ["endpoint"] and query.keys() <= {"window", "group_by", "model"}:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from yarl import URL
 
 from ionrouter import __version__
+from ionrouter.addresses import address_of
 from ionrouter.errors import ConfigError
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_faults import AddressNotAllowed
@@ -224,7 +225,4 @@ def _is_private_host(host: str) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
+    return address_of(host.partition("%")[0])

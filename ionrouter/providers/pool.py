@@ -8,7 +8,6 @@ fresh one (RFC 9112, 9.3.1). Knows nothing of what is asked or answered.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import aiohappyeyeballs
 
+from ionrouter.addresses import address_of
 from ionrouter.process import Threads
 from ionrouter.providers.connection import Answer, Connection
 from ionrouter.providers.http_faults import (
@@ -34,7 +34,6 @@ NEXT_ADDRESS_S = 0.25  # RFC 8305's delay before another address is tried beside
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]  # as getaddrinfo returns them
 Resolve = Callable[[str, int], Awaitable[Sequence[AddressInfo]]]
 
-
 _lookups = Threads(NUM_LOOKUPS, "name-lookup")
 
 
@@ -50,19 +49,11 @@ class Origin(NamedTuple):
 async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
     """Ask the system for a name's addresses; raises OSError."""
     ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    if _is_address(host):
+    if address_of(host) is not None:
         found = ask()
     else:  # not loop.getaddrinfo: uvloop's threads cannot be left behind when the process ends
         found = await asyncio.get_running_loop().run_in_executor(_lookups, ask)
     return [(family, kind, proto, name, address) for family, kind, proto, name, address in found]
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class Pool:

@@ -6,12 +6,13 @@ No message here repeats the value it refuses: it may be a secret.
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import re
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
+
+from ionrouter.addresses import address_of
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How the keys of well-known providers begin.
@@ -81,9 +82,8 @@ def reach(url: str) -> Reach:
     host = (urlsplit(url).hostname or "").rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return Reach.LOOPBACK
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = address_of(host)
+    if address is None:
         is_private = "." not in host or host.endswith((".local", ".internal", ".lan", ".home.arpa"))
         return Reach.PRIVATE if is_private else Reach.PUBLIC
     if address.is_loopback:
@@ -113,15 +113,8 @@ def _check_url(parts: SplitResult, text: str) -> None:
     if parts.query or parts.fragment:
         raise ValueError("an address must not have a ?query or a #fragment")
     _ = parts.port  # raises ValueError when it is not a number up to 65535
-    if _is_link_local(parts.hostname):
+    if (address := address_of(parts.hostname)) is not None and address.is_link_local:
         raise ValueError("link-local addresses (cloud metadata) are refused")
-
-
-def _is_link_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_link_local
-    except ValueError:
-        return False
 
 
 def per_token(usd_per_million: float) -> float:

@@ -149,8 +149,7 @@ class Ledger:
         """
         running = self._running.pop(record.id, None)
         done = generation.ended(record, client, self._name)
-        self._remember(done)
-        self.spending.settle(record.key_id, record.id, done.cost, done.started_at)
+        self._account(done)
         if running is not None and running.write is not None:
             running.write.withdraw()
         if self.writer is None:
@@ -195,7 +194,9 @@ class Ledger:
             if not commit.done():
                 commit.set_result(None)
 
-    def _remember(self, done: Generation) -> None:
+    def _account(self, done: Generation) -> None:
+        """Book in memory what has ended, and remember it for who asks now."""
+        self.spending.settle(done.key_hash, done.id, done.cost, done.started_at)
         self._recent[done.id] = done
         if len(self._recent) > MAX_RECENT:
             self._recent.popitem(last=False)
@@ -231,8 +232,7 @@ class Ledger:
             self.writer.start(generation.book)
         self._abort(self.unfinished)
         for done in self.unbooked:
-            self._remember(done)
-            self.spending.settle(done.key_hash, done.id, done.cost, done.started_at)
+            self._account(done)
             if self.writer is not None:
                 self.writer.put_lazily((), generation.turn_of(done), done)
         self.unfinished = self.unbooked = ()
@@ -241,8 +241,7 @@ class Ledger:
         """Book what was reserved for them, as an estimate."""
         for row in rows:
             done, statements = generation.abort(row)
-            self._remember(done)
-            self.spending.settle(done.key_hash, done.id, done.cost, done.started_at)
+            self._account(done)
             if self.writer is not None:
                 self.writer.put_lazily(statements, generation.turn_of(done))
         if rows:
@@ -307,7 +306,6 @@ def _words(done: Generation, asked: bytes, answer: Assembly) -> Statement:
     texts = [text for m in messages if (text := m.get("content") or m.get("text"))]
     reasoning = [text for m in messages if (text := m.get("reasoning"))]
     said = (asked.decode(), "\n".join(map(str, texts)) or None, "\n".join(map(str, reasoning)) or None)
-    words = [
-        generation.unicode_of(text) if text else text for text in said
-    ]  # no row is lost over a character
+    # No row is lost over a character.
+    words = [generation.unicode_of(text) if text else text for text in said]
     return generation.INSERT_WORDS, (done.id, done.started_at, *words)
