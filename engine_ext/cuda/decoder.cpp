@@ -138,6 +138,7 @@ DecoderBatch batch_of(const int32_t* step, const StepSizes& sizes, const StepCon
   batch.num_rotated = contents.num_rotated;
   batch.decode_launches = contents.decode_launches;
   batch.prefill_launches = contents.prefill_launches;
+  if (contents.wanted.has_value()) batch.wanted = *contents.wanted;
   batch.unpacked = reinterpret_cast<const UnpackSpan*>(step + at.unpacked);
   batch.has_chunks = contents.has_chunks;
   batch.logit_rows = step + at.logit_rows;
@@ -345,8 +346,7 @@ Decoder::LastRows Decoder::forward_blas(const DecoderBatch& batch, cudaStream_t 
     const Layer& layer = model_.layer(i);
     const bool is_rotated = is_fused_qkv(batch);
     if (is_rotated) {
-      prompt_qkv(rope_of(i, batch), cache_of(i), batch.first_rotated, batch.num_rotated, prompt_view_,
-                 model_.tiled_layer(i).qkv.values, at.count, hidden, prompt_clusters_, stream);
+      multiply_qkv(i, batch, stream);
     } else {
       multiply(qkv_, normed_, layer.qkv.bf16(), at.count, config.qkv_size(), hidden, stream);
     }

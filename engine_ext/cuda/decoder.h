@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "cuda/device_memory.h"
@@ -36,6 +37,7 @@ struct DecoderBatch {
   int64_t first_rotated = 0, num_rotated = 0;
   std::span<const int32_t> decode_launches;
   std::span<const PrefillLaunch> prefill_launches;
+  std::optional<std::span<const RowRun>> wanted;  // as in StepContents
   bool has_chunks = false;
   const UnpackSpan* unpacked = nullptr;
   const int32_t* logit_rows = nullptr;  // [num_logit_rows]
@@ -89,9 +91,10 @@ class Decoder {
   bool is_fused(int64_t rows) const;
   bool is_fused_qkv(const DecoderBatch& batch) const;
   RopeKvArgs rope_of(int64_t layer, const DecoderBatch& batch) const;
+  void multiply_qkv(int64_t layer, const DecoderBatch& batch, cudaStream_t stream);
   void attend(int64_t layer, const DecoderBatch& batch, bool is_rotated, cudaStream_t stream);
   void attend_prompts(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
-                      cudaStream_t stream);
+                      bool is_last, cudaStream_t stream);
   void attend_decode(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
                      const RopeKvArgs* rope, cudaStream_t stream);
   void multiply(bf16* y, const bf16* x, const bf16* w, int64_t rows, int64_t n, int64_t k,

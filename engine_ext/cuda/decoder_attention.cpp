@@ -1,4 +1,5 @@
-// Attention of a pass: how its rows are cut, and which kernels take the pieces.
+// Attention of a pass: how its rows are cut, which kernels take the pieces, and which rows matter behind the
+// last layer's.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -84,6 +85,24 @@ RopeKvArgs Decoder::rope_of(int64_t index, const DecoderBatch& batch) const {
   return rope;
 }
 
+// normed_ -> q in qkv_, rotated, and k and v in the layer's cache. The last layer's q of a row whose logits
+// nobody wants is left out.
+void Decoder::multiply_qkv(int64_t index, const DecoderBatch& batch, cudaStream_t stream) {
+  const Config& config = model_.config();
+  const RopeKvArgs rope = rope_of(index, batch);
+  const int32_t num_heads = config.num_heads, all_heads = num_heads + 2 * config.num_kv_heads;
+  const auto product = [&](const QkvPart& part) {
+    prompt_qkv(rope, cache_of(index), batch.first_rotated, batch.num_rotated, prompt_view_,
+               model_.tiled_layer(index).qkv.values, part, config.hidden_size, prompt_clusters_, stream);
+  };
+  const bool is_last = index + 1 == config.num_layers;
+  if (!is_last || !batch.wanted.has_value() || config.q_size() % kPromptTileWeights != 0) {
+    return product({0, batch.num_rows, 0, all_heads});
+  }
+  product({0, batch.num_rows, num_heads, all_heads});
+  for (const RowRun& run : *batch.wanted) product({run.first, run.end, 0, num_heads});
+}
+
 // qkv_ -> the layer's cache and mixed_. is_rotated: what the batch says is rotated first has been.
 void Decoder::attend(int64_t index, const DecoderBatch& batch, bool is_rotated, cudaStream_t stream) {
   const Config& config = model_.config();
@@ -112,11 +131,12 @@ void Decoder::attend(int64_t index, const DecoderBatch& batch, bool is_rotated, 
     const bool are_rotated = batch.num_rotated == batch.num_rows;
     attend_decode(args, cache, batch, are_rotated ? nullptr : &rope, stream);
   }
-  attend_prompts(args, cache, batch, stream);
+  attend_prompts(args, cache, batch, index + 1 == config.num_layers, stream);
 }
 
+// is_last: of the layers; what logits are not wanted of stays as it was in mixed_.
 void Decoder::attend_prompts(const AttentionArgs& args, const KvCache& cache, const DecoderBatch& batch,
-                             cudaStream_t stream) {
+                             bool is_last, cudaStream_t stream) {
   KvCache read = cache;
   if (cache.is_e4m3) {
     read.base = unpacked_;
@@ -128,12 +148,16 @@ void Decoder::attend_prompts(const AttentionArgs& args, const KvCache& cache, co
   AttentionPlan plan = batch.plan;
   const UnpackSpan* unpacked = batch.unpacked;
   for (const PrefillLaunch& launch : batch.prefill_launches) {
-    unpack_kv(unpacked_, unpacked_tables_, cache, unpacked, launch.blocks, args.window, args.head_dim,
-              stream);
+    const int32_t pieces = is_last ? launch.wanted : launch.pieces;
+    if (pieces > 0) {
+      unpack_kv(unpacked_, unpacked_tables_, cache, unpacked, launch.blocks, args.window, args.head_dim,
+                stream);
+    }
     if (is_wide_prefill_) {
-      attention_prefill_wide(args, read, plan, kv_view_, launch.pieces, launch.cuts, num_sms_, stream);
+      attention_prefill_wide(args, read, plan, kv_view_, pieces, is_last ? launch.wanted_cuts : launch.cuts,
+                             num_sms_, stream);
     } else {
-      attention_prefill(args, read, plan, launch.pieces, stream);
+      attention_prefill(args, read, plan, pieces, stream);
     }
     plan.prefill_pieces += launch.pieces;
     unpacked += launch.unpacked;

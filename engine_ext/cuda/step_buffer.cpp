@@ -134,8 +134,50 @@ void StepContents::plan(const PlanSizes& sizes) {
     }
     add_prompt(sizes, index);
   }
+  find_wanted();
+  put_wanted_first(sizes);
   cut_prompts(sizes);
   find_rotated();
+}
+
+void StepContents::find_wanted() {
+  constexpr int32_t kWantedRows = 128;  // what a product of many rows computes together
+  constexpr size_t kMostRuns = 4;       // a product each, which all are shorter than one of all rows
+  const auto num_rows = static_cast<int32_t>(ids.size());
+  std::vector<RowRun> runs;
+  std::vector<int32_t> rows = logit_rows;
+  std::sort(rows.begin(), rows.end());
+  int32_t count = 0;
+  for (const int32_t row : rows) {
+    const int32_t first = row / kWantedRows * kWantedRows, end = std::min(first + kWantedRows, num_rows);
+    if (!runs.empty() && end <= runs.back().end) continue;
+    count += end - first;
+    if (!runs.empty() && first == runs.back().end) {
+      runs.back().end = end;
+    } else {
+      runs.push_back({first, end});
+    }
+  }
+  if (runs.size() <= kMostRuns && 2 * count <= num_rows) wanted = std::move(runs);
+}
+
+// Of prompts few rows' logits are wanted, mostly the last one's.
+void StepContents::put_wanted_first(const PlanSizes& sizes) {
+  std::vector<bool> is_wanted(ids.size());
+  for (const int32_t row : logit_rows) is_wanted[row] = true;
+  const auto has_wanted = [&](const Piece& piece) {
+    const Span& span = spans[piece.span];
+    const int32_t heads = sizes.packed_heads, packed = piece.part * sizes.prefill_rows;
+    const int32_t end = std::min(span.count, (packed + sizes.prefill_rows - 1) / heads + 1);
+    const auto rows = is_wanted.begin() + span.first_row;
+    return std::find(rows + packed / heads, rows + end, true) != rows + end;
+  };
+  auto pieces = prefill_pieces.begin();
+  for (PrefillLaunch& launch : prefill_launches) {
+    const auto end = pieces + launch.pieces;
+    launch.wanted = static_cast<int32_t>(std::stable_partition(pieces, end, has_wanted) - pieces);
+    pieces = end;
+  }
 }
 
 // A block goes through its piece's tokens alone, and is all that its multiprocessor has: where there are few
@@ -143,10 +185,13 @@ void StepContents::plan(const PlanSizes& sizes) {
 void StepContents::cut_prompts(const PlanSizes& sizes) {
   constexpr int32_t kLeastTiles = 2;  // of a cut: to bring them together takes about as long
   for (PrefillLaunch& launch : prefill_launches) {
-    const int32_t blocks = launch.pieces * sizes.prefill_units;
-    int32_t cuts = std::min(kMostCuts, launch.longest / kWideTileTokens / kLeastTiles);
-    while (cuts > 1 && blocks > sizes.prefill_room[cuts]) --cuts;
-    launch.cuts = std::max(1, cuts);
+    const auto cuts_of = [&](int32_t pieces) {
+      int32_t cuts = std::min(kMostCuts, launch.longest / kWideTileTokens / kLeastTiles);
+      while (cuts > 1 && pieces * sizes.prefill_units > sizes.prefill_room[cuts]) --cuts;
+      return std::max(1, cuts);
+    };
+    launch.cuts = cuts_of(launch.pieces);
+    launch.wanted_cuts = cuts_of(launch.wanted);
   }
 }
 

@@ -76,6 +76,14 @@ struct PlanSizes {
 struct PrefillLaunch {
   int32_t pieces = 0, cuts = 1, unpacked = 0, blocks = 0;  // unpacked: spans
   int32_t longest = 0;                                     // tokens that one of the spans may see
+  // The first pieces, all that hold a row whose logits are wanted: behind the last layer's attention nobody
+  // reads the others. How often they are cut alone.
+  int32_t wanted = 0, wanted_cuts = 1;
+};
+
+// Rows [first, end) of a pass.
+struct RowRun {
+  int32_t first = 0, end = 0;
 };
 
 // What the host collects for a step before it is laid out.
@@ -88,6 +96,9 @@ struct StepContents {
   std::vector<int32_t> decode_launches;  // pieces of each launch of attention, whole rows; empty: one of all
   std::vector<UnpackSpan> unpacked;
   std::vector<PrefillLaunch> prefill_launches;  // empty: there are no prompts
+  // Runs that hold all rows whose logits are wanted, where those are few: nobody needs the last layer's q of
+  // others.
+  std::optional<std::vector<RowRun>> wanted;
   int32_t part_tokens = kSplitTokens;
   DecodeWidth width = DecodeWidth::four;
   // Rows that are rotated, and their K and V written, before attention: all of a step that holds a prompt, or
@@ -117,6 +128,8 @@ struct StepContents {
  private:
   void add_pieces(const PlanSizes& sizes, int32_t index);
   void add_prompt(const PlanSizes& sizes, int32_t index);
+  void find_wanted();
+  void put_wanted_first(const PlanSizes& sizes);
   void cut_prompts(const PlanSizes& sizes);
   void find_rotated();
   void plan_tokens(const PlanSizes& sizes);

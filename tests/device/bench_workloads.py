@@ -27,7 +27,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # ionrouter need not 
 
 from ionrouter.benchmark.engine_workloads import Workload, workloads
 
-MAX_RUNNING, BUDGET, CONTEXT = 256, 8192, 8448
+MAX_RUNNING, CONTEXT = 256, 8448
+BUDGET = 8192 + MAX_RUNNING  # of a step: prompts' tokens, and a row of each that decodes beside them
 BLOCKS = 17408  # of 16 tokens: 32 x 8,320
 MEASURED = 3
 

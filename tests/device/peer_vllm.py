@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_workloads import BUDGET, MAX_RUNNING, MEASURED, parser_of, print_row, workloads
+from bench_workloads import MAX_RUNNING, MEASURED, parser_of, print_row, workloads
 from drive import uncollected
 from ion_cuda import Shape
 from precisions import has_fp8_kv, matrix_precision
@@ -27,6 +27,7 @@ from shapes import JUDGED
 from ionrouter.engine.random_model import config_of
 
 MEMORY_SHARE = 0.88  # of the card
+MAX_MODEL_LEN = 16384
 
 
 def main() -> None:
@@ -42,7 +43,7 @@ def main() -> None:
             model=folder,
             skip_tokenizer_init=True,
             load_format="dummy",
-            max_model_len=2 * BUDGET,
+            max_model_len=MAX_MODEL_LEN,
             max_num_seqs=MAX_RUNNING,
             gpu_memory_utilization=MEMORY_SHARE,
             enable_prefix_caching=False,

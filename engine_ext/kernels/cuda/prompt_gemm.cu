@@ -169,12 +169,13 @@ ChainLaunch launch_of(int32_t clusters, cudaStream_t stream) {
   return {dim3(clusters * kPromptCluster), dim3(kThreads), Output::Ring::kBytes, stream, kPromptCluster};
 }
 
-// The first m rows of x.
+// Rows [first, first + m) of x.
 template <typename Output>
-void launch(const CUtensorMap& x, const void* w, int64_t m, int64_t n, int64_t k, int32_t clusters,
-            cudaStream_t stream, const typename Output::Args& of_output) {
+void launch(const CUtensorMap& x, const void* w, int64_t first, int64_t m, int64_t n, int64_t k,
+            int32_t clusters, cudaStream_t stream, const typename Output::Args& of_output) {
   PromptArgs args{};
   args.x = x;
+  args.first = static_cast<int32_t>(first);
   args.w = static_cast<const uint8_t*>(w);
   args.n = static_cast<int32_t>(n);
   args.steps = static_cast<int32_t>(k / kPromptColumns);
@@ -200,19 +201,23 @@ CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k) {
 void prompt_gated(__nv_bfloat16* y, const CUtensorMap& x, const void* w, int64_t m, int64_t n, int64_t k,
                   int32_t clusters, cudaStream_t stream) {
   if (m == 0) return;
-  launch<PromptGated>(x, w, m, n, k, clusters, stream,
+  launch<PromptGated>(x, w, 0, m, n, k, clusters, stream,
                       {box_view(y, m, n / 2, kStoreRows, sizeof(__nv_bfloat16))});
 }
 
 void prompt_qkv(const RopeKvArgs& rope, const KvCache& cache, int64_t first, int64_t count,
-                const CUtensorMap& x, const void* w, int64_t m, int64_t k, int32_t clusters,
+                const CUtensorMap& x, const void* w, const QkvPart& part, int64_t k, int32_t clusters,
                 cudaStream_t stream) {
-  if (m == 0) return;
-  const int64_t n = int64_t{rope.num_heads + 2 * cache.num_kv_heads} * rope.head_dim;
+  const int64_t m = part.end_row - part.first_row,
+                n = int64_t{part.end_head - part.first_head} * rope.head_dim;
+  if (m == 0 || n == 0) return;
+  const int64_t first_weight = int64_t{part.first_head} * rope.head_dim;
+  if (first_weight % kPromptWeights != 0) throw std::logic_error("q, k and v: a part of a tile");
+  const auto* from = static_cast<const uint8_t*>(w) + first_weight * k * 2;
   for_wide_head_dim(rope.head_dim, [&](auto dim) {
-    launch<PromptQkv<dim>>(
-        x, w, m, n, k, clusters, stream,
-        {rope, cache, static_cast<int32_t>(first), static_cast<int32_t>(count), static_cast<int32_t>(m)});
+    launch<PromptQkv<dim>>(x, from, part.first_row, m, n, k, clusters, stream,
+                           {rope, cache, static_cast<int32_t>(first), static_cast<int32_t>(count),
+                            static_cast<int32_t>(part.end_row), part.first_head, part.end_head});
   });
 }
 

@@ -15,7 +15,8 @@
 
 namespace ion::cuda {
 
-constexpr int32_t kPromptTileRows = 64;  // rows are computed in so many at a time
+constexpr int32_t kPromptTileRows = 64;      // rows are computed in so many at a time
+constexpr int32_t kPromptTileWeights = 256;  // and so many of their outputs
 
 // Activations [rows, k] as the copy engine reads them; rows behind a pass's own may be anything.
 CUtensorMap prompt_input(const __nv_bfloat16* x, int64_t rows, int64_t k);
@@ -30,10 +31,17 @@ int32_t prompt_clusters();
 void prompt_gated(__nv_bfloat16* y, const CUtensorMap& x, const void* w, int64_t m, int64_t n, int64_t k,
                   int32_t clusters, cudaStream_t stream);
 
-// rope.qkv [m, n] = q, k and v, and of rows [first, first + count) what rope_kv makes of them: q is rotated,
-// k and v are in the cache alone, of bf16; head_dim 64 or 128.
+// Of a pass the rows [first_row, end_row) and of q, k and v, in this order, the heads [first_head, end_head);
+// the first one begins a tile of weights.
+struct QkvPart {
+  int64_t first_row, end_row;
+  int32_t first_head, end_head;
+};
+
+// A part of rope.qkv [rows, heads][head_dim] = q, k and v, and of rows [first, first + count) what rope_kv
+// makes of them: q is rotated, k and v are in the cache alone, of bf16; head_dim 64 or 128. w: of all heads.
 void prompt_qkv(const RopeKvArgs& rope, const KvCache& cache, int64_t first, int64_t count,
-                const CUtensorMap& x, const void* w, int64_t m, int64_t k, int32_t clusters,
+                const CUtensorMap& x, const void* w, const QkvPart& part, int64_t k, int32_t clusters,
                 cudaStream_t stream);
 
 }  // namespace ion::cuda

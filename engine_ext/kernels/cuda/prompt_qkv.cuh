@@ -17,7 +17,7 @@ struct PromptQkvArgs {
   RopeKvArgs rope;
   KvCache cache;
   int32_t first, count;  // rows that are rotated; q, k and v of the others go to the matrix as they are
-  int32_t rows;
+  int32_t end_row, first_head, end_head;
 };
 
 template <int D>
@@ -86,8 +86,8 @@ class PromptQkv {
         }
       }
       pass_on();
-      const int head = weight / D + (is_below ? round - heads : round);
-      if (head < num_heads()) put(head, first_row + lane_ / 4 + (is_below ? 8 : 0), is_below);
+      const int head = args_.first_head + weight / D + (is_below ? round - heads : round);
+      if (head < args_.end_head) put(head, first_row + lane_ / 4 + (is_below ? 8 : 0), is_below);
     }
   }
 
@@ -252,7 +252,8 @@ class PromptQkv {
       const int in_layer = of_cache * kKvBlock + position % kKvBlock;
       return static_cast<bf16*>(cache.base) + place * cache.block_stride + cache.layer_offset + in_layer * D;
     }
-    return row < args_.rows ? args_.rope.qkv + (static_cast<int64_t>(row) * num_heads() + head) * D : nullptr;
+    return row < args_.end_row ? args_.rope.qkv + (static_cast<int64_t>(row) * num_heads() + head) * D
+                               : nullptr;
   }
 
   // Zeros behind the last value of a block that a slot's last row lies in, as rope_kv leaves them; all of

@@ -10,19 +10,20 @@
 
 namespace ion::cuda {
 
-constexpr int kPromptRows = kPromptTileRows;  // of x, a block's tile
-constexpr int kPromptWeights = 256;           // rows of w, a tile; 128 of half a one
-constexpr int kPromptColumns = 64;            // of k, a step
-constexpr int kPromptCluster = 2;             // blocks: the same weights, rows one below the other
-constexpr int kPromptGroups = 2;              // consumer warpgroups, which take the tiles in turns
-constexpr int kPromptPulled = 4;              // steps of weights pulled into L2 beyond the one asked for
-constexpr int kPromptBand = 16;               // row tiles of a band at most: 2048 rows
-constexpr int kStoreRows = 16;                // of a box of y, a warp's
+constexpr int kPromptRows = kPromptTileRows;        // of x, a block's tile
+constexpr int kPromptWeights = kPromptTileWeights;  // rows of w, a tile; 128 of half a one
+constexpr int kPromptColumns = 64;                  // of k, a step
+constexpr int kPromptCluster = 2;                   // blocks: the same weights, rows one below the other
+constexpr int kPromptGroups = 2;                    // consumer warpgroups, which take the tiles in turns
+constexpr int kPromptPulled = 4;  // steps of weights pulled into L2 beyond the one asked for
+constexpr int kPromptBand = 16;   // row tiles of a band at most: 2048 rows
+constexpr int kStoreRows = 16;    // of a box of y, a warp's
 constexpr int kStoreColumns = 64;
 
 struct PromptArgs {
   CUtensorMap x;  // in boxes of kPromptRows x kPromptColumns
   const uint8_t* w;
+  int32_t first;                    // row of x
   int32_t n, steps;                 // steps: k / kPromptColumns
   int32_t row_tiles, weight_tiles;  // of a cluster, 128 rows x 256 weights
   bool has_wide;                    // up to 64 rows more behind them, in tiles of 512 weights
@@ -65,6 +66,7 @@ struct PromptTile {
       weight = (2 * pair + column) * kPromptWeights + half * (kPromptWeights / 2);
       is_first = in_column == 0;
     }
+    row += args.first;
   }
 };
 

@@ -29,8 +29,10 @@ PlanSizes deterministic(int64_t pieces_a_launch = 1 << 20) {
 }
 
 // Spans after each other in the step's rows: (slot, start, count).
-StepContents planned(const PlanSizes& sizes, const std::vector<std::array<int32_t, 3>>& spans) {
+StepContents planned(const PlanSizes& sizes, const std::vector<std::array<int32_t, 3>>& spans,
+                     const std::vector<int32_t>& logit_rows = {}) {
   StepContents contents;
+  contents.logit_rows = logit_rows;
   for (const auto& [slot, start, count] : spans) {
     contents.add_span({slot, static_cast<int32_t>(contents.ids.size()), start, count});
     for (int32_t i = 0; i < count; ++i) {
@@ -227,6 +229,56 @@ TEST(few_pieces_of_prompts_are_cut) {
   CHECK_EQ(cuts({{0, 300, 16}}), 1);
   sizes.window = 700;
   CHECK_EQ(cuts({{0, 8000, 16}}), 2);
+}
+
+// Packed rows of seven heads: a piece of 128 is 18 tokens and a part of the next.
+TEST(pieces_with_wanted_rows_come_first) {
+  PlanSizes sizes;
+  sizes.prefill_rows = kWidePrefillRows;
+  sizes.packed_heads = 7;
+  sizes.prefill_units = 4;
+  sizes.prefill_room = {0, 0, 66, 40, 32, 24, 16, 16, 15};
+  using Pieces = std::vector<std::pair<int32_t, int32_t>>;
+  const auto pieces = [](const StepContents& contents) {
+    Pieces found;
+    for (const Piece& piece : contents.prefill_pieces) found.push_back({piece.span, piece.part});
+    return found;
+  };
+  const std::vector<std::array<int32_t, 3>> spans = {{0, 8000, 60}, {1, 900, 1}, {2, 0, 40}};
+  const StepContents last = planned(sizes, spans, {60, 100});  // the decode row and the second prompt's end
+  CHECK(pieces(last) == Pieces({{2, 2}, {0, 3}, {0, 2}, {0, 1}, {0, 0}, {2, 1}, {2, 0}}));
+  CHECK_EQ(last.prefill_launches.at(0).wanted, 1);
+  CHECK_EQ(last.prefill_launches.at(0).cuts, 4);
+  CHECK_EQ(last.prefill_launches.at(0).wanted_cuts, 8);  // one piece alone
+  // Token 18 of the first prompt: its heads lie in two pieces.
+  const StepContents middle = planned(sizes, spans, {18});
+  CHECK(pieces(middle) == Pieces({{0, 1}, {0, 0}, {0, 3}, {0, 2}, {2, 2}, {2, 1}, {2, 0}}));
+  CHECK_EQ(middle.prefill_launches.at(0).wanted, 2);
+  CHECK_EQ(planned(sizes, spans).prefill_launches.at(0).wanted, 0);  // none: the prompts go on later
+  std::vector<int32_t> all;
+  for (int32_t row = 0; row < 101; ++row) all.push_back(row);
+  CHECK_EQ(planned(sizes, spans, all).prefill_launches.at(0).wanted, 7);
+}
+
+// Runs of 128 rows, if they are few and no more than half of all.
+TEST(few_wanted_rows_are_runs) {
+  using Runs = std::vector<std::pair<int32_t, int32_t>>;
+  const auto runs = [](int32_t rows, const std::vector<int32_t>& wanted) {
+    Runs found;
+    const StepContents contents = planned({}, {{0, 0, rows}}, wanted);
+    if (!contents.wanted.has_value()) return Runs({{-1, -1}});
+    for (const RowRun& run : *contents.wanted) found.push_back({run.first, run.end});
+    return found;
+  };
+  const Runs none = {{-1, -1}};
+  CHECK(runs(2000, {1999}) == Runs({{1920, 2000}}));
+  CHECK(runs(2000, {1999, 5, 300, 6}) == Runs({{0, 128}, {256, 384}, {1920, 2000}}));
+  CHECK(runs(2000, {127, 128}) == Runs({{0, 256}}));
+  CHECK(runs(2000, {}) == Runs());  // of none
+  CHECK(runs(256, {0}) == Runs({{0, 128}}));
+  CHECK(runs(255, {0}) == none);
+  CHECK(runs(4000, {0, 300, 600, 900}).size() == 4);
+  CHECK(runs(4000, {0, 300, 600, 900, 1200}) == none);
 }
 
 TEST(a_window_s_rows_are_cut_by_what_they_see) {
