@@ -1,18 +1,22 @@
 """WorkerProcess: keeps one litellm worker alive and connected. Knows nothing of requests or answers.
 
 The socket lies in a private folder (0700) and is itself 0600; only the process we started may connect.
-A worker that dies is started again, at once the first time, then with a growing pause.
+A worker that dies is started again, at once the first time, then with a growing pause. Folders that killed
+servers left are removed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
+import stat
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +33,8 @@ _log = structlog.get_logger(__name__)
 WORKER_MODULE = "ionrouter.providers.litellm_worker"
 MAX_PAUSE_S = 30.0
 MAX_PARENT_BYTES = 84  # "/ion-12345678/s" comes after it; the kernel's sun_path holds 108
+LEFT_AFTER_S = 60.0  # a younger folder may be one whose server is about to listen
+_FOLDER = re.compile(r"ion-[a-z0-9_]{8}")  # as mkdtemp names it
 STDERR_BYTES = 8 * 1024
 # What a process needs to run, to find certificates and to sign for clouds that use more than one secret.
 _ENV_NAMES = frozenset(
@@ -137,6 +143,7 @@ class WorkerProcess:
         listening = asyncio.create_task(self._collect_stderr(process))
         ended = asyncio.create_task(process.wait())
         connected = asyncio.create_task(_connection(process, arrived))
+        tasks: list[asyncio.Task[Any]] = [connected, ended, listening]
         link: Link | None = None
         try:
             await asyncio.wait({connected, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,15 +152,16 @@ class WorkerProcess:
             link = Link(*streams)
             assert self._ready is not None
             self._ready.set_result(link)
+            tasks.append(asyncio.create_task(_turn_away(arrived)))
             await link.run()
             self._ready = asyncio.get_running_loop().create_future()
             return True
         finally:
             if link is not None:
                 link.close()
-            for task in (connected, ended, listening):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(connected, ended, listening, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _collect_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
@@ -167,8 +175,42 @@ class WorkerProcess:
         if parent is not None and len(os.fsencode(parent)) <= MAX_PARENT_BYTES:
             with suppress(OSError):  # the state folder cannot be used: a server goes on without one
                 parent.mkdir(parents=True, exist_ok=True)
+                remove_left(parent)
                 return Path(tempfile.mkdtemp(prefix="ion-", dir=parent))
+        remove_left(Path(tempfile.gettempdir()))
         return Path(tempfile.mkdtemp(prefix="ion-"))
+
+
+def remove_left(parent: Path) -> None:
+    """Remove the folders of sockets that nobody listens at any more: those of servers that were killed.
+
+    Only what `_make_folder` makes, and the socket in it: whatever else is there stays. What cannot be looked
+    at or removed stays, too.
+    """
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if _FOLDER.fullmatch(entry.name):
+                with suppress(OSError):
+                    _remove_if_left(entry)
+
+
+def _remove_if_left(entry: os.DirEntry[str]) -> None:
+    """Remove one folder if its socket refuses a connection; links are not followed. Raises OSError."""
+    found, path = entry.stat(follow_symlinks=False), os.path.join(entry.path, "s")
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if (
+        not is_ours
+        or time.time() - found.st_mtime < LEFT_AFTER_S
+        or not stat.S_ISSOCK(os.lstat(path).st_mode)
+    ):
+        return
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)  # a server that is too busy to answer lives
+        try:
+            asking.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            os.rmdir(entry.path)
 
 
 async def _connection(
@@ -186,6 +228,13 @@ async def _connection(
             writer.close()  # the sign to leave, for a worker in the middle of its import
             raise
         return (reader, writer) if read is not None and read[0]["op"] == "ready" else None
+
+
+async def _turn_away(arrived: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    """Close what connects beside the worker: another server that looks whether we live."""
+    while True:
+        _, writer = await arrived.get()
+        writer.close()
 
 
 def _peer_pid(writer: asyncio.StreamWriter) -> int:

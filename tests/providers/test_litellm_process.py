@@ -6,9 +6,11 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 
 from ionrouter.errors import FailureClass
 from ionrouter.providers.litellm import LiteLLMProvider
-from ionrouter.providers.litellm_process import WorkerProcess, worker_env
+from ionrouter.providers.litellm_process import WorkerProcess, remove_left, worker_env
 from ionrouter.routing.table import Timeouts
 from tests.support.endpoints import PATIENT, Answer, collect, make_endpoint, make_request
 
@@ -132,6 +134,62 @@ async def test_a_stranger_cannot_take_the_workers_place(make: Make, tmp_path: Pa
     writer.close()
     with pytest.raises(TimeoutError):
         await provider.wait_ready(0.1)
+
+
+def leave_folder(parent: Path, name: str, age_s: float = 120.0, *, is_alive: bool = False) -> socket.socket:
+    """A folder with a socket as a server makes them; nobody listens unless `is_alive`."""
+    folder = parent / name
+    folder.mkdir(mode=0o700)
+    bound = socket.socket(socket.AF_UNIX)
+    bound.bind(str(folder / "s"))
+    if is_alive:
+        bound.listen()
+    else:
+        bound.close()
+    os.utime(folder, (time.time() - age_s,) * 2)
+    return bound
+
+
+@pytest.mark.parametrize("has_state_folder", [True, False])
+async def test_what_killed_servers_left_is_removed_and_nothing_else(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_state_folder: bool
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    leave_folder(tmp_path, "ion-aaaa0000")
+    leave_folder(tmp_path, "ion-bbbb0000", age_s=30)  # perhaps about to listen
+    leave_folder(tmp_path, "ion-made_by_others")
+    leave_folder(tmp_path, "ion-cccc0000")
+    (tmp_path / "ion-cccc0000" / "notes").touch()  # whoever put it there wants it
+    with leave_folder(tmp_path, "ion-dddd0000", is_alive=True):
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        leave_folder(elsewhere, "ion-eeee0000")
+        (tmp_path / "ion-ffff0000").symlink_to(elsewhere / "ion-eeee0000")
+        (tmp_path / "ion-gggg0000").mkdir()
+        provider = make(state_dir=tmp_path if has_state_folder else None)
+        assert (await ask(provider)).text() == "hi"
+        assert not (tmp_path / "ion-aaaa0000").exists()
+        kept = "ion-bbbb0000", "ion-cccc0000", "ion-dddd0000", "ion-ffff0000", "ion-gggg0000"
+        assert {path.name for path in inside(tmp_path)} >= {*kept, "ion-made_by_others"}
+        assert (tmp_path / "ion-dddd0000" / "s").exists()
+        assert (elsewhere / "ion-eeee0000" / "s").exists()
+        assert (tmp_path / "ion-cccc0000" / "notes").exists()
+
+
+async def test_a_server_that_is_asked_whether_it_lives_hangs_up_and_works_on(
+    make: Make, tmp_path: Path
+) -> None:
+    provider = make()
+    assert (await ask(provider)).text() == "hi"
+    (folder,) = inside(tmp_path)
+    os.utime(folder, (0, 0))
+    remove_left(tmp_path)
+    assert inside(tmp_path) == [folder]
+    reader, writer = await asyncio.open_unix_connection(folder / "s")
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""  # what stayed open would cost a descriptor each time
+    writer.close()
+    assert (await ask(provider)).text() == "hi"
 
 
 async def test_a_crash_fails_the_call_and_the_next_one_works(make: Make) -> None:
