@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
 from ionrouter.api import cards
-from ionrouter.api.listing import page, select_models, sort_models
+from ionrouter.api.listing import POPULAR, page, select_models, sort_models
 from ionrouter.api.offers import as_loaded, offered, with_room
 from ionrouter.api.responses import json_response
+from ionrouter.api.row_stream import paced
 from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import RequestError
 from ionrouter.routing.groups import group_names, group_route
 from ionrouter.routing.resolve import resolve, split_variant
 from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.schema.models import EndpointCard
+from ionrouter.stats import popularity
 from ionrouter.stats.book import PURPOSES, Percentiles, Purpose
 
 
@@ -24,10 +28,9 @@ async def list_models(request: web.Request) -> web.Response:
     """OpenRouter's list with OpenAI's `object` fields: both families of clients read it."""
     edge = request.app[EDGE]
     chosen = select_models(offered(edge), request.query)
-    speeds = _Speeds(edge)
-    ordered = sort_models(
-        chosen, request.query.get("sort"), latency=speeds.latency, throughput=speeds.throughput
-    )
+    order, speeds = request.query.get("sort"), _Speeds(edge)
+    tokens = await _tokens_of_a_week(edge) if order in POPULAR else {}
+    ordered = sort_models(chosen, order, latency=speeds.latency, throughput=speeds.throughput, tokens=tokens)
     shown, next_offset = page(ordered, request.query)
     link = None if next_offset is None else str(request.rel_url.update_query(offset=next_offset))
     return json_response(
@@ -124,6 +127,14 @@ def _model(request: web.Request) -> ModelRoute:
     if (model := resolve(table, base)) is None:
         raise RequestError(f"no model '{name[:200]}'", status=404, error_type="not_found", param="model")
     return model
+
+
+async def _tokens_of_a_week(edge: Edge) -> Mapping[str, int]:
+    """Model -> tokens. Paced like all long answers of the statistics: requests go on meanwhile."""
+    async with aclosing(paced(popularity.steps(edge.stats, time.time()), edge.stats_turn)) as answers:
+        async for tokens in answers:
+            return tokens
+    raise AssertionError("the steps end with an answer")
 
 
 class _Speeds:

@@ -10,9 +10,10 @@ from ionrouter.routing.table import ModelRoute
 
 DEFAULT_LIMIT, MAX_LIMIT = 500, 1000
 PER_MILLION = 1_000_000
+POPULAR = ("most-popular", "top-weekly")  # orders by what models processed in the last week
 
 Filter = Callable[[ModelRoute, str], bool]
-Speed = Callable[[ModelRoute], float | None]
+Figure = Callable[[ModelRoute], float | None]
 
 
 def _names(value: str) -> set[str]:
@@ -79,9 +80,16 @@ def select_models(models: Sequence[ModelRoute], query: Mapping[str, str]) -> lis
 
 
 def sort_models(
-    models: list[ModelRoute], order: str | None, *, latency: Speed, throughput: Speed
+    models: list[ModelRoute],
+    order: str | None,
+    *,
+    latency: Figure,
+    throughput: Figure,
+    tokens: Mapping[str, int],
 ) -> list[ModelRoute]:
-    """Order the list; models without the figure asked for go last, an unknown order changes nothing."""
+    """Order the list; `tokens` of the last week count for POPULAR alone.
+
+    Models without the figure asked for go last, an unknown order changes nothing."""
     keys: dict[str, Callable[[ModelRoute], float | None]] = {
         "pricing-low-to-high": _average_price,
         "pricing-high-to-low": lambda model: -_average_price(model),
@@ -89,6 +97,7 @@ def sort_models(
         "newest": lambda model: -model.created,
         "latency-low-to-high": latency,
         "throughput-high-to-low": lambda model: _negated(throughput(model)),
+        **dict.fromkeys(POPULAR, lambda model: _negated(tokens.get(model.id) or None)),
     }
     if order is None or order not in keys:
         return models

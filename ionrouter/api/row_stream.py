@@ -13,7 +13,7 @@ import io
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import hdrs, web
 
@@ -22,6 +22,7 @@ from ionrouter.stats.query import METRICS, Row
 
 SLICE_S = 0.001  # of work, and then of rest
 PIECE_BYTES = 64 * 1024
+Answer = TypeVar("Answer")
 
 
 class RowWriter(Protocol):
@@ -116,7 +117,7 @@ async def in_pieces(
 ) -> AsyncGenerator[bytes]:
     """The answer as bytes, PIECE_BYTES and more each but for the last. `turn`: the one of all answers."""
     piece, num_rows, is_truncated = bytearray(), 0, False
-    async with aclosing(_paced(steps, turn)) as rows:
+    async with aclosing(paced(steps, turn)) as rows:
         async for row in rows:
             if num_rows == limit:
                 is_truncated = True
@@ -129,7 +130,7 @@ async def in_pieces(
     yield bytes(piece) + write.end(is_truncated=is_truncated)
 
 
-async def _paced(steps: Iterator[Row | None], turn: asyncio.Lock) -> AsyncGenerator[Row]:
+async def paced(steps: Iterator[Answer | None], turn: asyncio.Lock) -> AsyncGenerator[Answer]:
     """Take the steps, for half of the time; all long answers together, since one at a time has its turn.
 
     A turn is over before its rows go on: whoever reads them slowly holds up nobody.
@@ -144,9 +145,9 @@ async def _paced(steps: Iterator[Row | None], turn: asyncio.Lock) -> AsyncGenera
             yield row
 
 
-def _slice(steps: Iterator[Row | None]) -> tuple[list[Row], bool]:
+def _slice(steps: Iterator[Answer | None]) -> tuple[list[Answer], bool]:
     """Work for a while; returns the rows that came of it, and whether they were the last."""
-    rows, end = list[Row](), time.perf_counter() + SLICE_S
+    rows, end = list[Answer](), time.perf_counter() + SLICE_S
     for row in steps:
         if row is not None:
             rows.append(row)

@@ -172,6 +172,15 @@ class Window:
             return False
         return True
 
+    def num_tokens(self, start: float, now: float) -> int:
+        """Count the tokens in and out of the same buckets as `since` merges."""
+        total = 0
+        for number in self.numbers(start, now):
+            bucket = self._open.get(number) or self._packed.get(number)
+            if bucket is not None:
+                total += bucket.prompt_tokens + bucket.completion_tokens
+        return total
+
     def take_changed(self) -> Iterator[tuple[int, PackedBucket]]:
         """Give what changed since it was last given, packed. What is not fetched stays changed."""
         while self._changed:

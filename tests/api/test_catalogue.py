@@ -185,6 +185,28 @@ async def test_the_list_is_filtered_sorted_and_paged(tmp_path: Path, query: str,
         assert [model["id"] for model in body["data"]] == expected
 
 
+@pytest.mark.parametrize("order", ["most-popular", "top-weekly"])
+async def test_the_list_is_sorted_by_the_tokens_of_a_week(tmp_path: Path, order: str) -> None:
+    day_s = 86_400.0
+    used = [  # model, age in days, purpose, tokens
+        ("a/cheap", 0.1, "main", Usage(5, 5)),
+        ("a/cheap", 8.0, "main", Usage(1000, 0)),  # too long ago
+        ("a/cheap", 0.1, "probe", Usage(1000, 0)),  # nobody asked for it
+        ("a/cheap", 0.1, "shadow", Usage(0, 1000)),
+        ("c/dear", 6.5, "main", Usage(4, 3)),
+        ("c/dear", 2.0, "hedge", Usage(2, 2)),
+    ]
+    async with edge_server(tmp_path, table=_several()) as server:
+        for model, age, role, usage in used:
+            at = time.time() - age * day_s
+            server.edge.stats.record(
+                AttemptRecord(f"fake/{model}", model, "Fake", at, True, 1.0, role=role, usage=usage)
+            )
+        _, _, body = await server.get(f"/api/v1/models?sort={order}")
+        assert [model["id"] for model in body["data"]] == ["c/dear", "a/cheap", "b/middle"]
+        assert (await server.get(f"/api/v1/models?sort={order}&q=cheap"))[2]["total_count"] == 1
+
+
 async def test_pages_are_linked_and_counted(tmp_path: Path) -> None:
     async with edge_server(tmp_path, table=_several()) as server:
         _, _, first = await server.get("/api/v1/models?limit=2")
