@@ -91,6 +91,19 @@ def test_a_hangup_ends_no_server_that_starts(tmp_path: Path) -> None:
         process.kill()
 
 
+def test_a_hangup_ends_no_server_that_imports(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "ionrouter", "serve", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(tmp_path / "state"), stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        imported = (line.split()[-1] for line in process.stderr)
+        assert b"argparse" in imported  # of the first that ionrouter.cli imports
+        process.send_signal(signal.SIGHUP)
+        assert b"ionrouter.cli" in imported  # all of it
+        process.kill()
+
+
 def test_a_request_keeps_the_routes_it_began_with(tmp_path: Path) -> None:
     """G154: a fails after the reload took it away; b, of the old table, still answers."""
     with serving_two(tmp_path) as (server, a, _):
