@@ -72,15 +72,15 @@ class StatsKeeper:
         return True
 
     def _read(self) -> tuple[list[Kept], int]:
-        kept: list[Kept] = []
+        kept = _Latest()
         num_lost = 0
         with closing(self._writer.database.open()) as link:
             for width_s, number, name, data in stats_rows.read(link, self._instance):
                 try:
-                    kept.append((width_s, number, _series(name), codec.decode(data)))
+                    kept.add(width_s, number, _series(name), codec.decode(data))
                 except (ValueError, KeyError, TypeError):
                     num_lost += 1
-        return kept, num_lost
+        return kept.buckets(), num_lost
 
     async def run(self) -> None:
         """Read back, then keep what changed each minute, until cancelled."""
@@ -161,8 +161,35 @@ class StatsKeeper:
         found = self._book.series(SeriesKey(*(series[name] for name in SeriesKey._fields)))
         if found is None:
             return None
-        found.model_id, found.provider_name = series["model"], series["provider"]
+        if not found.model_id:  # else it has been told since the start
+            found.model_id, found.provider_name = series["model"], series["provider"]
         return next((window for window in found.windows if window.width_s == width_s), None)
+
+
+class _Latest:
+    """What was kept last of each bucket, under the names that its series had last.
+
+    A bucket is written whole under the names of that moment: one that was under way while a model or a
+    provider changed its name is there under both, and the later one holds the earlier one.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[tuple[Any, ...], int, int], PackedBucket] = {}
+        self._names: dict[tuple[Any, ...], tuple[float, int, Mapping[str, Any]]] = {}  # of the latest bucket
+
+    def add(self, width_s: int, number: int, series: Mapping[str, Any], bucket: PackedBucket) -> None:
+        own = (series["key"],) if "key" in series else tuple(series[name] for name in SeriesKey._fields)
+        before, num = self._buckets.get((own, width_s, number)), _num_outcomes(bucket)
+        if before is None or num >= _num_outcomes(before):
+            self._buckets[own, width_s, number] = bucket
+        age = (number + 1) * width_s, num
+        if own not in self._names or age > self._names[own][:2]:
+            self._names[own] = (*age, series)
+
+    def buckets(self) -> list[Kept]:
+        return [
+            (w, number, self._names[own][2], bucket) for (own, w, number), bucket in self._buckets.items()
+        ]
 
 
 class _Batch:
@@ -191,6 +218,10 @@ class _Batch:
             return
         for window, number in buckets:
             window.mark_changed(number)
+
+
+def _num_outcomes(bucket: PackedBucket) -> int:
+    return sum(count for _, count in bucket.outcomes)
 
 
 def _series(name: str) -> Mapping[str, Any]:

@@ -71,6 +71,36 @@ async def test_everything_is_back_and_goes_on_where_it_was(place: Place) -> None
     assert rows(again)[0]["requests"] == 11
 
 
+async def test_what_changed_its_names_within_a_bucket_is_counted_once(place: Place) -> None:
+    """A provider's display name, or the model a shadow copies: rows of an hour are there under both."""
+    names = ("P", "Q"), ("P", "R"), ("M", "Q"), ("M", "Q"), ("P", "Q")
+    for number, (model, provider) in enumerate(names):
+        now = NOW + 60 * number
+        book, writer = StatsBook(), Writer(place.database)
+        writer.start()
+        keeper = StatsKeeper(book, writer, "one", clock=lambda: NOW)
+        await keeper.restore()
+        for stream in (True, False):
+            book.record(attempt(at=now, model_id=model, provider_name=provider, stream=stream))
+        await keeper.flush()
+        await writer.close()
+    again = await restored(place, NOW + 300)
+    by_name = answer(again, Question(NOW - 86_400, NOW + 300, group_by=("model", "provider")))
+    assert [(row["model"], row["provider"], row["requests"]) for row in by_name] == [("P", "Q", 10)]
+    assert by_name[0]["ttft_ms"]["n"] == 10 and by_name[0]["prompt_tokens"] == 100
+
+
+async def test_names_told_since_a_start_stay(place: Place) -> None:
+    book = StatsBook()
+    book.record(attempt())
+    await kept(place, book)
+    late = StatsBook()
+    late.record(attempt(provider_name="Q"))
+    await StatsKeeper(late, Writer(place.database), "one", clock=lambda: NOW).restore()
+    assert [row["provider"] for row in rows(late, group_by=("provider",))] == ["Q"]
+    assert rows(late)[0]["requests"] == 2
+
+
 async def test_only_what_changed_is_written_again(place: Place) -> None:
     book, writer = StatsBook(), Writer(place.database)
     writer.start()
