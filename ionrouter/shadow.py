@@ -5,6 +5,7 @@ Decides who is copied; how a copy runs is aside.py's business.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,7 +47,8 @@ class Shadows:
         self.started[endpoint.id] += 1
         copy = replace(request, id=f"{request.id}-shadow")
         deadline = deadline_of(endpoint, request, settings)
-        self.aside.start(copy, endpoint, route, permit, role="shadow", deadline=deadline)
+        own = _route_of(endpoint, route)
+        self.aside.start(copy, endpoint, own, permit, role="shadow", deadline=deadline)
 
     def _may_copy(self, shadow: Shadow, request: InferenceRequest, plan: Plan, route: ModelRoute) -> bool:
         """Ask whether a copy does no harm and tells something: what the real one uses is measured anyway."""
@@ -61,3 +63,9 @@ class Shadows:
         health, now = parts.book.of(endpoint), parts.clock()
         subject = Subject(endpoint, request, health, load, now, contract_needs(request), route)
         return screen(subject, route) is None
+
+
+def _route_of(endpoint: Endpoint, copied: ModelRoute) -> ModelRoute:
+    """Name the model that answers, for the figures: often another one than that which is copied."""
+    is_own = endpoint.model_id == copied.id
+    return copied if is_own else dataclasses.replace(copied, id=endpoint.model_id)

@@ -53,6 +53,21 @@ class Watched:
                 await asyncio.sleep(0.005)
 
 
+async def test_a_copy_counts_for_the_model_that_answers_it() -> None:
+    long = {"text": "word " * 500}
+    other = endpoint("s", model_id="other", script=long, price=price(1, 1))
+    real = endpoint("a", script={"text": "real"}, price=price(1, 1))
+    watched = Watched(route("m", real, shadow=Shadow(other, 1.0, 4)), route("other", other))
+    book = watched.router.book
+    before = book.expected_num_out("m", True, watched.router._parts.clock())
+    for _ in range(30):
+        await watched.bench.run(request(stream=True))
+        await watched.settled()
+    assert {record.model_id for record in watched.seen} == {"other"}
+    now = watched.router._parts.clock()
+    assert book.expected_num_out("m", True, now) < before < book.expected_num_out("other", True, now)
+
+
 @MODES
 async def test_a_copy_is_recorded_apart_and_costs_the_caller_nothing(stream: bool) -> None:
     watched = Watched(shadowed())
