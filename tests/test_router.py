@@ -223,8 +223,8 @@ async def test_statistics_hear_of_every_attempt() -> None:
     for _ in range(5):
         await bench.run(request(stream=True, preferences=ProviderPreferences(order=("a",))))
     now = bench.router._parts.wall()
-    assert stats.endpoint_summary("a", now).last_5m.uptime == 0.0
-    b = stats.endpoint_summary("b", now).last_5m
+    assert stats.window("a", 300, now).uptime == 0.0
+    b = stats.window("b", 300, now)
     assert b.uptime == 100.0 and b.ttft_ms is not None and b.ttft_ms.n == 5
 
 

@@ -20,8 +20,8 @@ from ionrouter.schema.models import (
     price_string,
 )
 from ionrouter.schema.request import WHOLE_KINDS
-from ionrouter.stats.book import EndpointSummary
 from ionrouter.stats.book import Percentiles as Measured
+from ionrouter.stats.published import EndpointSummary
 
 STATUS_DISABLED = -10
 # OpenRouter's way to say that a router's price is that of the model it picks.

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
 from ionrouter.api import cards
-from ionrouter.api.listing import POPULAR, page, select_models, sort_models
+from ionrouter.api.listing import POPULAR, SPEEDS, page, select_models, sort_models
 from ionrouter.api.offers import as_loaded, offered, with_room
 from ionrouter.api.responses import json_response
-from ionrouter.api.row_stream import paced
+from ionrouter.api.row_stream import Answer, paced
 from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import RequestError
 from ionrouter.routing.groups import group_names, group_route
 from ionrouter.routing.resolve import resolve, split_variant
 from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.schema.models import EndpointCard
-from ionrouter.stats import popularity
-from ionrouter.stats.book import PURPOSES, Percentiles, Purpose
+from ionrouter.stats import popularity, published
+from ionrouter.stats.book import PURPOSES, Purpose
 
 
 async def list_models(request: web.Request) -> web.Response:
     """OpenRouter's list with OpenAI's `object` fields: both families of clients read it."""
-    edge = request.app[EDGE]
+    edge, order = request.app[EDGE], request.query.get("sort")
     chosen = select_models(offered(edge), request.query)
-    order, speeds = request.query.get("sort"), _Speeds(edge)
-    tokens = await _tokens_of_a_week(edge) if order in POPULAR else {}
-    ordered = sort_models(chosen, order, latency=speeds.latency, throughput=speeds.throughput, tokens=tokens)
+    figures = await _figures(edge, chosen, order)
+    ordered = sort_models(chosen, order, figures)
     shown, next_offset = page(ordered, request.query)
     link = None if next_offset is None else str(request.rel_url.update_query(offset=next_offset))
     return json_response(
@@ -68,41 +67,37 @@ def _card(request: web.Request) -> dict[str, Any]:
 
 async def model_endpoints(request: web.Request) -> web.Response:
     """A model's endpoints with their statistics: of callers' requests, or of shadows or probes."""
-    edge = request.app[EDGE]
-    model, now, purpose = _model(request), time.time(), _purpose(request)
-    shows_speed = not edge.asks_for_keys or KEY in request
-    owners = edge.router.table.models
-    endpoints = [
-        _endpoint_card(edge, owners.get(endpoint.model_id, model), endpoint, now, purpose, shows_speed)
-        for endpoint in model.endpoints
-    ]
-    return json_response({"data": cards.model_endpoints(model, endpoints).model_dump()})
+    model, owners = _model(request), request.app[EDGE].router.table.models
+    listed = [(owners.get(endpoint.model_id, model), endpoint) for endpoint in model.endpoints]
+    return json_response({"data": cards.model_endpoints(model, await _cards(request, listed)).model_dump()})
 
 
 async def zdr_endpoints(request: web.Request) -> web.Response:
     """Every endpoint of a provider that keeps nothing, whatever its model: one flat list."""
-    edge, now, purpose = request.app[EDGE], time.time(), _purpose(request)
-    shows_speed = not edge.asks_for_keys or KEY in request
     kept = [
-        _endpoint_card(edge, model, endpoint, now, purpose, shows_speed).model_dump()
-        for model in edge.router.table.models.values()
+        (model, endpoint)
+        for model in request.app[EDGE].router.table.models.values()
         for endpoint in cards.enabled(model)
         if endpoint.provider.zdr
     ]
-    return json_response({"data": kept})
+    return json_response({"data": [card.model_dump() for card in await _cards(request, kept)]})
 
 
-def _endpoint_card(
-    edge: Edge, model: ModelRoute, endpoint: Endpoint, now: float, purpose: Purpose, shows_speed: bool
-) -> EndpointCard:
-    return cards.endpoint_card(
-        model,
-        with_room(edge, endpoint),
-        edge.stats.endpoint_summary(endpoint.id, now, purpose),
-        status=edge.endpoint_status(endpoint),
-        shows_speed=shows_speed,
-        unavailable=edge.unavailable(endpoint),
-    )
+async def _cards(request: web.Request, listed: Sequence[tuple[ModelRoute, Endpoint]]) -> list[EndpointCard]:
+    edge, now, purpose = request.app[EDGE], time.time(), _purpose(request)
+    ids = [endpoint.id for _, endpoint in listed]
+    summaries = await _worked_out(edge, published.summaries(edge.stats, ids, now, purpose))
+    return [
+        cards.endpoint_card(
+            model,
+            with_room(edge, endpoint),
+            summaries[endpoint.id],
+            status=edge.endpoint_status(endpoint),
+            shows_speed=not edge.asks_for_keys or KEY in request,
+            unavailable=edge.unavailable(endpoint),
+        )
+        for model, endpoint in listed
+    ]
 
 
 async def list_providers(request: web.Request) -> web.Response:
@@ -129,29 +124,27 @@ def _model(request: web.Request) -> ModelRoute:
     return model
 
 
-async def _tokens_of_a_week(edge: Edge) -> Mapping[str, int]:
-    """Model -> tokens. Paced like all long answers of the statistics: requests go on meanwhile."""
-    async with aclosing(paced(popularity.steps(edge.stats, time.time()), edge.stats_turn)) as answers:
-        async for tokens in answers:
-            return tokens
+async def _figures(edge: Edge, models: Iterable[ModelRoute], order: str | None) -> Mapping[str, float | None]:
+    """Model -> what it is sorted by, where statistics tell: the best median over its endpoints, or tokens."""
+    now = time.time()
+    if order in POPULAR:
+        return await _worked_out(edge, popularity.steps(edge.stats, now))
+    if order not in SPEEDS:
+        return {}
+    speed, best = SPEEDS[order]
+    owned = {model.id: [endpoint.id for endpoint in cards.enabled(model)] for model in models}
+    ids = dict.fromkeys(endpoint_id for owner in owned.values() for endpoint_id in owner)
+    steps = published.medians(edge.stats, ids, speed, edge.settings.stats_window_s, now)
+    medians = await _worked_out(edge, steps)
+    return {
+        model_id: best((medians[each] for each in owner if each in medians), default=None)
+        for model_id, owner in owned.items()
+    }
+
+
+async def _worked_out(edge: Edge, steps: Iterator[Answer | None]) -> Answer:
+    """The one answer of these steps, paced like all long answers of the statistics."""
+    async with aclosing(paced(steps, edge.stats_turn)) as answers:
+        async for answer in answers:
+            return answer
     raise AssertionError("the steps end with an answer")
-
-
-class _Speeds:
-    """A model's best median over its endpoints, for sorting."""
-
-    def __init__(self, edge: Edge) -> None:
-        self._stats, self._window_s, self._now = edge.stats, edge.settings.stats_window_s, time.time()
-
-    def latency(self, model: ModelRoute) -> float | None:
-        return min(self._medians(model, "ttft_ms"), default=None)
-
-    def throughput(self, model: ModelRoute) -> float | None:
-        return max(self._medians(model, "throughput"), default=None)
-
-    def _medians(self, model: ModelRoute, figure: str) -> list[float]:
-        found: list[Percentiles | None] = [
-            getattr(self._stats.window(endpoint.id, self._window_s, self._now), figure)
-            for endpoint in cards.enabled(model)
-        ]
-        return [measured.p50 for measured in found if measured is not None]

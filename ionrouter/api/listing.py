@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from ionrouter.api.cards import author_of, cheapest, context_length, enabled
 from ionrouter.errors import RequestError
 from ionrouter.routing.table import ModelRoute
+from ionrouter.stats.published import Speed
 
 DEFAULT_LIMIT, MAX_LIMIT = 500, 1000
 PER_MILLION = 1_000_000
+# Orders by the best median over a model's endpoints: of what, and which is best.
+SPEEDS: dict[str, tuple[Speed, Callable[..., float | None]]] = {
+    "latency-low-to-high": ("ttft_ms", min),
+    "throughput-high-to-low": ("throughput", max),
+}
 POPULAR = ("most-popular", "top-weekly")  # orders by what models processed in the last week
 
 Filter = Callable[[ModelRoute, str], bool]
-Figure = Callable[[ModelRoute], float | None]
 
 
 def _names(value: str) -> set[str]:
@@ -80,24 +85,20 @@ def select_models(models: Sequence[ModelRoute], query: Mapping[str, str]) -> lis
 
 
 def sort_models(
-    models: list[ModelRoute],
-    order: str | None,
-    *,
-    latency: Figure,
-    throughput: Figure,
-    tokens: Mapping[str, int],
+    models: list[ModelRoute], order: str | None, told: Mapping[str, float | None]
 ) -> list[ModelRoute]:
-    """Order the list; `tokens` of the last week count for POPULAR alone.
+    """Order the list; `told` are the models' figures where statistics have them (SPEEDS, POPULAR).
 
-    Models without the figure asked for go last, an unknown order changes nothing."""
+    Models without the figure asked for go last, an unknown order changes nothing.
+    """
     keys: dict[str, Callable[[ModelRoute], float | None]] = {
         "pricing-low-to-high": _average_price,
         "pricing-high-to-low": lambda model: -_average_price(model),
         "context-high-to-low": lambda model: -(context_length(model) or 0),
         "newest": lambda model: -model.created,
-        "latency-low-to-high": latency,
-        "throughput-high-to-low": lambda model: _negated(throughput(model)),
-        **dict.fromkeys(POPULAR, lambda model: _negated(tokens.get(model.id) or None)),
+        "latency-low-to-high": lambda model: told.get(model.id),
+        "throughput-high-to-low": lambda model: _negated(told.get(model.id)),
+        **dict.fromkeys(POPULAR, lambda model: _negated(told.get(model.id) or None)),
     }
     if order is None or order not in keys:
         return models

@@ -8,7 +8,7 @@ busiest 200 keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -24,7 +24,6 @@ MIN_SAMPLES = 5  # fewer say nothing: null
 # Attempts that belong together: for callers (hedges, too), copies, health checks. They never mix.
 Purpose = Literal["main", "shadow", "probe"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
-WINDOWS_S = {"5m": 300.0, "30m": 1800.0, "1d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +52,6 @@ class WindowSummary:
     completion_tokens: int
     cost: float
     resolution_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointSummary:
-    """What GET .../endpoints publishes of one endpoint, both streaming modes together."""
-
-    endpoint_id: str
-    last_5m: WindowSummary
-    last_30m: WindowSummary
-    last_1d: WindowSummary
 
 
 @dataclass(slots=True)
@@ -112,10 +101,10 @@ class Series:
             window.at(float(self._minute * MINUTE.width_s)).merge(self._latest)
         self._latest = Bucket()
 
-    def since(self, seconds: float, now: float) -> Bucket:
-        """Merge the last `seconds` at the resolution for such a stretch."""
+    def window_for(self, seconds: float) -> Window:
+        """Choose the resolution for a stretch that ends now."""
         width_s = width_for(seconds)
-        return next(w for w in self.windows if w.width_s == width_s).since(now - seconds, now)
+        return next(window for window in self.windows if window.width_s == width_s)
 
 
 class SeriesKey(NamedTuple):
@@ -201,21 +190,33 @@ class StatsBook:
         purpose: Purpose = "main",
     ) -> WindowSummary:
         """Summarise the last `seconds` of one endpoint; `stream` None merges both modes."""
-        told, total = self._told, Bucket()
+        total = Bucket()
+        for _ in self.merging(total, endpoint_id, seconds, now, stream=stream, purpose=purpose):
+            pass
+        return summarise(total, width_for(seconds))
+
+    def merging(
+        self,
+        total: Bucket,
+        endpoint_id: str,
+        seconds: float,
+        now: float,
+        *,
+        stream: bool | None = None,
+        purpose: Purpose = "main",
+        metrics: Collection[str] | None = None,
+    ) -> Iterator[None]:
+        """Merge the last `seconds` of one endpoint into `total`, a bucket a step; of sketches `metrics`."""
+        told = self._told
         for mode in (True, False) if stream is None else (stream,):
             for request_class in CLASSES:
                 series = told.get(SeriesKey(endpoint_id, mode, purpose, request_class))
-                if series is not None:
-                    total.merge(series.since(seconds, now))
-        return summarise(total, width_for(seconds))
-
-    def endpoint_summary(self, endpoint_id: str, now: float, purpose: Purpose = "main") -> EndpointSummary:
-        """Summarise one endpoint over the three published windows."""
-        last = {
-            name: self.window(endpoint_id, seconds, now, purpose=purpose)
-            for name, seconds in WINDOWS_S.items()
-        }
-        return EndpointSummary(endpoint_id, last["5m"], last["30m"], last["1d"])
+                if series is None:
+                    continue
+                window = series.window_for(seconds)
+                for number in window.numbers(now - seconds, now):
+                    if window.add_to(total, number, metrics):
+                        yield
 
     def endpoint_ids(self) -> tuple[str, ...]:
         """List the endpoints that have statistics, of whatever purpose."""

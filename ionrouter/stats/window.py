@@ -7,7 +7,7 @@ are wall-clock seconds and need not come in order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ionrouter.schema.usage import Cost, Usage
@@ -56,11 +56,12 @@ class Bucket:
             self.reasoning_tokens += usage.reasoning_tokens
         self.cost += cost.total
 
-    def merge(self, other: Bucket) -> None:
-        """Take in another bucket; the other stays as it is."""
+    def merge(self, other: Bucket, metrics: Collection[str] | None = None) -> None:
+        """Take in another bucket, of its sketches all or `metrics`; the other stays as it is."""
         self.outcomes.update(other.outcomes)
         for metric, sketch in other.sketches.items():
-            self.sketches.setdefault(metric, Sketch()).merge(sketch)
+            if metrics is None or metric in metrics:
+                self.sketches.setdefault(metric, Sketch()).merge(sketch)
         self.add_amounts(other)
 
     def add_amounts(self, other: Bucket | PackedBucket) -> None:
@@ -99,12 +100,13 @@ class PackedBucket:
             bucket.reasoning_tokens,
         )
 
-    def add_to(self, bucket: Bucket) -> None:
-        """Merge it into an open one."""
+    def add_to(self, bucket: Bucket, metrics: Collection[str] | None = None) -> None:
+        """Merge it into an open one, of its sketches all or `metrics`."""
         for outcome, count in self.outcomes:
             bucket.outcomes[outcome] += count
         for metric, data in self.sketches:
-            bucket.sketches.setdefault(metric, Sketch()).merge_packed(data)
+            if metrics is None or metric in metrics:
+                bucket.sketches.setdefault(metric, Sketch()).merge_packed(data)
         bucket.add_amounts(self)
 
     def unpack(self) -> Bucket:
@@ -162,12 +164,12 @@ class Window:
         first, last = int(start // self.width_s), int(now // self.width_s)
         return range(max(first, last - self.max_buckets + 1), last + 1)
 
-    def add_to(self, total: Bucket, number: int) -> bool:
-        """Merge one bucket into `total`; tells whether there is one."""
+    def add_to(self, total: Bucket, number: int, metrics: Collection[str] | None = None) -> bool:
+        """Merge one bucket into `total`, of its sketches all or `metrics`; tells whether there is one."""
         if number in self._open:
-            total.merge(self._open[number])
+            total.merge(self._open[number], metrics)
         elif number in self._packed:
-            self._packed[number].add_to(total)
+            self._packed[number].add_to(total, metrics)
         else:
             return False
         return True

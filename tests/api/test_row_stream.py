@@ -9,6 +9,8 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ import pytest
 from ionrouter.api import stats
 from ionrouter.api.row_stream import PIECE_BYTES, JsonRows, in_pieces
 from ionrouter.stats.book import SeriesKey, StatsBook
+from ionrouter.stats.classes import CLASSES
 from ionrouter.stats.query import Question, Row, steps
 from ionrouter.stats.resolution import HOUR
 from ionrouter.stats.window import Bucket, PackedBucket
-from tests.support.edge import EdgeServer, edge_server
+from tests.support.edge import EdgeServer, a_table, edge_server
 
 NUM_SERIES, NUM_HOURS = 6, 150
 NUM_ROWS = NUM_SERIES * NUM_HOURS
@@ -114,6 +117,34 @@ async def test_others_are_answered_while_it_is_worked_out(tmp_path: Path, num_lo
             assert (await server.get("/livez"))[0] == 200
             num_answered += 1
         assert [len(told["data"]) for _, _, told in await long] == [NUM_ROWS] * num_long
+        assert num_answered > 20
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["models?sort=latency-low-to-high", "models?sort=throughput-high-to-low", "models/acme/m/endpoints"],
+)
+async def test_others_are_answered_while_lists_are_made(tmp_path: Path, path: str) -> None:
+    """A list of many busy endpoints reads hundreds of buckets of each."""
+    table = a_table()
+    model = table.models["acme/m"]
+    busy = replace(model, endpoints=tuple(replace(model.endpoints[0], id=f"e{i}") for i in range(100)))
+    async with edge_server(tmp_path, table=replace(table, models={"acme/m": busy})) as server:
+        bucket, rng = Bucket(), random.Random(1)
+        for _ in range(100):
+            bucket.add("ok", {"ttft_s": rng.lognormvariate(0, 1), "throughput": rng.lognormvariate(0, 1)})
+        packed = PackedBucket.of(bucket)
+        for endpoint, request_class in product(busy.endpoints, CLASSES):
+            series = server.edge.stats.series(SeriesKey(endpoint.id, True, "main", request_class))
+            assert series is not None
+            for minute in range(31):
+                series.window_for(1800).restore(int(time.time() // 60) - minute, packed)
+        asked = asyncio.create_task(server.get(f"/api/v1/{path}"))
+        num_answered = 0
+        while not asked.done():
+            assert (await server.get("/livez"))[0] == 200
+            num_answered += 1
+        assert (await asked)[0] == 200
         assert num_answered > 20
 
 

@@ -13,6 +13,7 @@ from ionrouter.schema.usage import Cost, Usage
 from ionrouter.stats.book import PURPOSES, SeriesKey, StatsBook
 from ionrouter.stats.resolution import width_for
 from ionrouter.stats.sketch import MAX_BINS
+from ionrouter.stats.window import Bucket
 
 NOW = 1_700_000_000.0
 
@@ -42,7 +43,7 @@ def book(*attempts: AttemptRecord) -> StatsBook:
 
 def test_latency_is_in_milliseconds_and_rises_with_the_percentile() -> None:
     stats = book(*(attempt(ttft_s=i / 100) for i in range(1, 101)))
-    latency = stats.endpoint_summary("a", NOW).last_30m.ttft_ms
+    latency = stats.window("a", 1800, NOW).ttft_ms
     assert latency is not None and latency.n == 100
     assert latency.p50 == pytest.approx(500, rel=0.03)
     assert latency.p99 == pytest.approx(990, rel=0.03)
@@ -51,7 +52,7 @@ def test_latency_is_in_milliseconds_and_rises_with_the_percentile() -> None:
 
 def test_throughput_counts_waiting_and_falls_with_the_percentile() -> None:
     stats = book(*(attempt(duration_s=float(i)) for i in range(1, 101)))
-    rate = stats.endpoint_summary("a", NOW + 100).last_30m.throughput
+    rate = stats.window("a", 1800, NOW + 100).throughput
     assert rate is not None
     assert rate.p50 == pytest.approx(100 / 50, rel=0.05)
     assert rate.p99 == pytest.approx(100 / 99, rel=0.05)
@@ -59,9 +60,9 @@ def test_throughput_counts_waiting_and_falls_with_the_percentile() -> None:
 
 
 def test_under_five_samples_nothing_is_claimed() -> None:
-    four = book(*[attempt()] * 4).endpoint_summary("a", NOW).last_30m
+    four = book(*[attempt()] * 4).window("a", 1800, NOW)
     assert (four.ttft_ms, four.throughput, four.uptime, four.num_attempts) == (None, None, None, 4)
-    five = book(*[attempt()] * 5).endpoint_summary("a", NOW).last_30m
+    five = book(*[attempt()] * 5).window("a", 1800, NOW)
     assert five.ttft_ms is not None and five.uptime == 100.0
 
 
@@ -79,14 +80,14 @@ def test_under_five_samples_nothing_is_claimed() -> None:
 )
 def test_uptime_blames_only_what_the_endpoint_did(failure: FailureClass, uptime: float) -> None:
     stats = book(*[attempt()] * 6, *[attempt(failure=failure, ttft_s=None)] * 2)
-    summary = stats.endpoint_summary("a", NOW).last_30m
+    summary = stats.window("a", 1800, NOW)
     assert summary.uptime == uptime
     assert summary.outcomes == {"ok": 6, failure.value: 2}
 
 
 def test_an_abandoned_answer_counts_for_its_first_token_only() -> None:
     stats = book(*[attempt(failure=FailureClass.CLIENT_LEFT, duration_s=0.5)] * 5)
-    summary = stats.endpoint_summary("a", NOW).last_30m
+    summary = stats.window("a", 1800, NOW)
     assert summary.ttft_ms is not None and summary.ttft_ms.n == 5
     assert summary.throughput is None and summary.duration_ms is None
 
@@ -98,10 +99,7 @@ def test_windows_see_their_own_stretch() -> None:
         *[attempt(started_at=NOW - 40_000)] * 5,
         *[attempt(started_at=NOW - 100_000)] * 5,
     )
-    summary = stats.endpoint_summary("a", NOW)
-    assert summary.last_5m.num_attempts == 5
-    assert summary.last_30m.num_attempts == 10
-    assert summary.last_1d.num_attempts == 15
+    assert [stats.window("a", s, NOW).num_attempts for s in (300, 1800, 86_400)] == [5, 10, 15]
 
 
 def test_long_stretches_are_answered_at_a_coarser_resolution_that_is_stated() -> None:
@@ -109,8 +107,8 @@ def test_long_stretches_are_answered_at_a_coarser_resolution_that_is_stated() ->
     stats = book(*[attempt(started_at=NOW - 86_400 * day) for day in range(40) for _ in range(5)])
     month = stats.window("a", 30 * 86_400, NOW)
     assert month.resolution_s == 86_400 and 145 <= month.num_attempts <= 160
-    assert stats.endpoint_summary("a", NOW).last_5m.resolution_s == 60
-    assert stats.endpoint_summary("a", NOW).last_1d.resolution_s == 3600
+    assert stats.window("a", 300, NOW).resolution_s == 60
+    assert stats.window("a", 86_400, NOW).resolution_s == 3600
 
 
 def test_modes_are_kept_apart_and_merge_on_request() -> None:
@@ -122,19 +120,19 @@ def test_modes_are_kept_apart_and_merge_on_request() -> None:
 
 
 def test_tokens_and_cost_add_up() -> None:
-    summary = book(*[attempt()] * 3).endpoint_summary("a", NOW).last_5m
+    summary = book(*[attempt()] * 3).window("a", 300, NOW)
     assert (summary.prompt_tokens, summary.completion_tokens) == (30, 300)
     assert summary.cost == pytest.approx(0.9)
 
 
 def test_time_per_token_leaves_the_first_token_out() -> None:
-    tpot = book(*[attempt()] * 5).endpoint_summary("a", NOW).last_5m.tpot_ms
+    tpot = book(*[attempt()] * 5).window("a", 300, NOW).tpot_ms
     assert tpot is not None and tpot.p50 == pytest.approx(1750 / 99, rel=0.02)
 
 
 def test_an_unknown_endpoint_has_an_empty_summary() -> None:
-    summary = StatsBook().endpoint_summary("nobody", NOW)
-    assert summary.last_1d.num_attempts == 0 and summary.last_1d.uptime is None
+    summary = StatsBook().window("nobody", 86_400, NOW)
+    assert summary.num_attempts == 0 and summary.uptime is None
 
 
 def test_a_request_record_brings_all_its_attempts() -> None:
@@ -180,7 +178,7 @@ def test_shadows_and_probes_are_apart_and_hedges_are_callers_requests() -> None:
     stats = book(
         *(attempt(role=role, failure=FailureClass.TRANSIENT if role == "probe" else None) for role in roles)
     )
-    counts = {purpose: stats.endpoint_summary("a", NOW, purpose).last_5m.num_attempts for purpose in PURPOSES}
+    counts = {purpose: stats.window("a", 300, NOW, purpose=purpose).num_attempts for purpose in PURPOSES}
     assert counts == {"main": 3, "shadow": 1, "probe": 4}
     assert stats.window("a", 300, NOW).outcomes == {"ok": 3}
     assert stats.endpoint_ids() == ("a",)
@@ -204,7 +202,7 @@ def test_every_way_to_read_is_preceded_by_what_is_still_to_be_told() -> None:
         "items": lambda book: book.items(),
         "series": lambda book: book.series(key),
         "window": lambda book: book.window("a", 300.0, NOW),
-        "endpoint_summary": lambda book: book.endpoint_summary("a", NOW),
+        "merging": lambda book: list(book.merging(Bucket(), "a", 300.0, NOW)),
         "endpoint_ids": lambda book: book.endpoint_ids(),
     }
     others = {"observe", "record", "max_series", "before_reading"}
