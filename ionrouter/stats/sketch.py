@@ -18,6 +18,7 @@ MIN_VALUE = 1e-6  # up to here a value reads as 0
 _GAMMA = (1 + ALPHA) / (1 - ALPHA)
 _LOG_GAMMA = math.log(_GAMMA)
 _LOWEST = math.ceil(math.log(MIN_VALUE) / _LOG_GAMMA)  # the lowest index that a value can have
+ROUNDING = 1e-12  # 1 - 0.9 is less than a tenth: a rank that is whole must not lose a sample to that
 _VERSION = 2
 
 
@@ -50,7 +51,7 @@ class Sketch:
         """Read the value below which a share `q` in [0, 1] lies; None when empty."""
         if not self.count:
             return None
-        rank = q * (self.count - 1)
+        rank = q * (self.count - 1) * (1 + ROUNDING)
         seen = 0
         for index in sorted(self.bins):
             seen += self.bins[index]

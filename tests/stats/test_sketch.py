@@ -28,6 +28,14 @@ def test_any_percentile_is_within_one_percent(values: list[float], q: float) -> 
     assert got is not None and abs(got - exact) <= ALPHA * exact * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("percentile", [10, 25, 29, 50, 58, 75, 90, 95, 99])
+def test_a_whole_rank_is_that_samples_from_either_end(percentile: int) -> None:
+    sketch = of([float(value) for value in range(1, 102)])
+    for q, rank in ((percentile / 100, percentile), (1 - percentile / 100, 100 - percentile)):
+        got = sketch.quantile(q)
+        assert got is not None and abs(got - (rank + 1)) <= ALPHA * (rank + 1) * (1 + 1e-9)
+
+
 @given(VALUES, VALUES)
 def test_merging_is_the_same_as_adding_everything_to_one(left: list[float], right: list[float]) -> None:
     assert merged([of(left), of(right)]) == of(left + right)
