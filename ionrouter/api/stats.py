@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from ionrouter.api.guard import Access, authenticate, presented_key
 from ionrouter.api.row_stream import CsvRows, JsonRows, send_rows
 from ionrouter.api.state import EDGE, KEY, Edge
 from ionrouter.errors import RequestError
+from ionrouter.routing.groups import group_names, group_route
 from ionrouter.routing.resolve import resolve, split_variant
 from ionrouter.stats.book import PURPOSES
 from ionrouter.stats.classes import CLASSES
@@ -80,21 +81,37 @@ def _check_may_see_keys(request: web.Request) -> None:
 
 
 def _filters(query: Mapping[str, str], edge: Edge) -> dict[Dimension, frozenset[str]]:
-    """Read the filters; a model may have any name that a request may give it."""
+    """Read the filters; a model or a provider may have any name that a request may give it."""
     filters = {name: frozenset(_listed(query[name])) for name in DIMENSIONS if query.get(name)}
     for name, known in _VALUES.items():
         if wrong := filters.get(name, frozenset()).difference(known):
             raise _bad(name, f"should be of {', '.join(known)}, got '{min(wrong)[:40]}'")
-    if "model" in filters:
-        filters["model"] = frozenset(_model_id(name, edge) for name in filters["model"])
+    for name, counted_as in _COUNTED_AS.items():
+        if name in filters:
+            filters[name] = frozenset().union(*(counted_as(called, edge) for called in filters[name]))
     return filters
 
 
-def _model_id(name: str, edge: Edge) -> str:
-    """The id under which a model is counted; a name that is known no more stays what it is."""
+def _model_ids(name: str, edge: Edge) -> Collection[str]:
+    """The ids under which a model, or each of a group, is counted; a name known no more stays what it is."""
     table = edge.router.table
-    route = resolve(table, split_variant(name, table)[0])
-    return name if route is None else route.id
+    base, _ = split_variant(name, table)
+    if base in group_names(table):
+        return {endpoint.model_id for endpoint in group_route(table, base).endpoints}
+    route = resolve(table, base)
+    return {name if route is None else route.id}
+
+
+def _provider_names(name: str, edge: Edge) -> Collection[str]:
+    """The display names under which a provider is counted that is called by its slug, or in any case."""
+    wanted, providers = name.lower(), edge.router.table.providers.values()
+    return {p.name for p in providers if wanted in (p.slug.lower(), p.name.lower())} or {name}
+
+
+_COUNTED_AS: Mapping[Dimension, Callable[[str, Edge], Collection[str]]] = {
+    "model": _model_ids,
+    "provider": _provider_names,
+}
 
 
 def _of_keys(filters: Mapping[Dimension, frozenset[str]], edge: Edge) -> Mapping[Dimension, frozenset[str]]:

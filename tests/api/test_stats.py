@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.accounts import COST, Bank, bank
+from tests.support.accounts import COST, ROUTES, Bank, bank
 from tests.support.server import eventually
 from tests.support.tiny_model import write_tiny_model
 
@@ -21,7 +21,8 @@ NUM_ASKED = 6
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
-    with bank(tmp_path_factory.mktemp("stats")) as asked:
+    groups = "groups: { house/both: [acme/fallback, acme/m] }\n"
+    with bank(tmp_path_factory.mktemp("stats"), ROUTES + groups) as asked:
         for i in range(NUM_ASKED):
             assert asked.chat(model="acme/m", stream=i % 2 == 0)[0] == 200
         assert asked.chat(model="acme/fallback")[0] == 200
@@ -151,6 +152,18 @@ def test_keys_are_for_management_and_by_the_hour(busy: Bank) -> None:
 def test_a_model_may_be_called_as_in_a_request(busy: Bank, name: str) -> None:
     (row,) = rows(busy, f"model={name}&group_by=model")
     assert (row["model"], row["requests"]) == ("acme/m", NUM_ASKED + 1)
+
+
+@pytest.mark.parametrize("name", ["fake", "FAKE", "Fake", "fake,Gone"])
+def test_a_provider_may_be_called_as_in_a_request(busy: Bank, name: str) -> None:
+    (row,) = rows(busy, f"provider={name}&group_by=provider")
+    assert (row["provider"], row["requests"]) == ("Fake", NUM_ASKED + 1)
+
+
+def test_a_group_means_each_of_its_models(busy: Bank) -> None:
+    for name in ("house/both", "house/both:nitro"):
+        by_model = {row["model"]: row["requests"] for row in rows(busy, f"model={name}&group_by=model")}
+        assert by_model == {"acme/fallback": 1, "acme/m": NUM_ASKED + 1}
 
 
 def test_a_key_may_be_called_by_its_name_or_the_begin_of_its_hash(busy: Bank) -> None:
