@@ -89,7 +89,7 @@ def _add_url(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_stats(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", nargs="?")
+    sub.add_argument("model", nargs="?", help="only this model, or several separated by commas")
     for name in ("endpoint", "provider", "class", "key"):
         sub.add_argument(f"--{name}", help="only these, separated by commas")
     sub.add_argument("--role", choices=("main", "shadow", "probe"), help="whose requests (default: callers')")

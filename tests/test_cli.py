@@ -233,6 +233,7 @@ def test_stats_know_a_model_by_every_name_and_nothing_of_what_is_not_there(serve
     for name in ("m", "ACME/M", "acme/m:nitro"):
         (row,) = [line for line in told_by_stats(server, name).splitlines() if "fake/acme/m" in line]
         assert int(re.split(r"\W{2,}", row.partition("fake/acme/m")[2].strip(" │"))[0]) >= 1
+    assert "fake/acme/m" in told_by_stats(server, "m, acme/m:nitro")
     for option in ("--endpoint", "--provider"):
         assert "acme/m" not in told_by_stats(server, option, "nobody")
 

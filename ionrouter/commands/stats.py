@@ -112,7 +112,8 @@ def _quiet(
 ) -> Iterator[tuple[str, str]]:
     """Endpoints without traffic, and why where they take none."""
     models = [row["id"] for row in ask(settings, base, "/api/v1/models")["data"]]
-    for model in [query["model"]] if "model" in query else models:
+    asked = [name.strip() for name in query.get("model", "").split(",") if name.strip()]
+    for model in asked or models:
         for endpoint in ask(settings, base, f"/api/v1/models/{model}/endpoints")["data"]["endpoints"]:
             if endpoint["endpoint_id"] not in seen:
                 seen = seen | {endpoint["endpoint_id"]}
