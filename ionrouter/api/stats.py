@@ -28,7 +28,7 @@ from ionrouter.stats.query import (
 )
 from ionrouter.stats.query import steps as stats_steps
 from ionrouter.stats.ranking import Order, ranked, sortable
-from ionrouter.stats.resolution import GRAINS, HOUR, MINUTE, UNITS_S
+from ionrouter.stats.resolution import GRAINS, HOUR, MINUTE, UNITS_S, Resolution
 
 DEFAULT_WINDOW_S = 1800.0
 MAX_PERCENTILES = 20
@@ -130,8 +130,7 @@ def _question(query: Mapping[str, str], now: float, filters: Mapping[Dimension, 
     if until - since > MAX_STRETCH_S:
         raise _bad("since", f"should be at most {MAX_STRETCH_S / 86_400:.0f} days before until")
     resolution = _one_of(query, "resolution", tuple(GRAINS), None)
-    if resolution == "minute" and now - since > MINUTE.kept_s:
-        raise _bad("resolution", "minutes are kept for 48 hours; ask for hour or day")
+    _check_is_kept(resolution, now - since)
     role = _one_of(query, "role", PURPOSES, "main") or "main"
     question = Question(
         since,
@@ -148,7 +147,17 @@ def _question(query: Mapping[str, str], now: float, filters: Mapping[Dimension, 
         raise _bad("key", "does not go together with other filters or groups: keys have no endpoints")
     if question.reads_keys and resolution == "minute":
         raise _bad("resolution", "of keys hours are kept, no minutes")
+    if question.reads_keys and now - since > HOUR.kept_s:
+        raise _bad("since", "statistics of keys are kept for 31 days")
     return question
+
+
+def _check_is_kept(resolution: Resolution | None, age_s: float) -> None:
+    """Refuse to answer with nothing where there is nothing any more: rows would look like silence."""
+    if resolution == "minute" and age_s > MINUTE.kept_s:
+        raise _bad("resolution", "minutes are kept for 48 hours; ask for hour or day")
+    if resolution == "hour" and age_s > HOUR.kept_s:
+        raise _bad("resolution", "hours are kept for 31 days; ask for day")
 
 
 def _one_of(

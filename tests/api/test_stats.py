@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -201,6 +202,20 @@ def test_a_bad_parameter_is_a_400_that_names_it(busy: Bank, query: str, param: s
     status, told = busy.server.get(f"/api/v1/stats/routes?{query}", busy.key)
     assert status == 400
     assert told["error"]["message"].startswith(param)
+
+
+def test_what_is_kept_no_more_is_no_empty_answer(busy: Bank) -> None:
+    day_s = 86_400
+    now = int(time.time())
+    stretch = f"since={now - 40 * day_s}&until={now - 35 * day_s}"
+    manager = busy.server.management_key()
+    for query, param in (("resolution=hour", "resolution"), ("group_by=key", "since")):
+        status, told = busy.server.get(f"/api/v1/stats/routes?{stretch}&{query}", manager)
+        assert (status, told["error"]["param"]) == (400, param)
+    status, told = busy.server.get(f"/api/v1/stats/routes?{stretch}&resolution=day", manager)
+    assert (status, told["data"], told["resolution_s"]) == (200, [], day_s)
+    assert busy.ask("/stats/routes?window=31d&resolution=hour")["resolution_s"] == 3600
+    assert busy.ask("/stats/routes?window=31d&group_by=key", key=manager)["data"]
 
 
 def test_keys_do_not_mix_with_endpoints(busy: Bank) -> None:
