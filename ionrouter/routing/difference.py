@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 from ionrouter.routing.edges import Edge, wiring_of_table
-from ionrouter.routing.table import Endpoint, Hedge, ModelRoute, RoutingTable, Shadow, Split
+from ionrouter.routing.table import Endpoint, Hedge, RoutingTable, Shadow, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _changes(old: RoutingTable, new: RoutingTable) -> list[Change]:
         changes += _field_changes(f"providers.{slug}", old.providers[slug], new.providers[slug])
     for name in old.models.keys() & new.models.keys():
         changes += _field_changes(f"models.{name}", old.models[name], new.models[name], {"endpoints"})
-    before, after = _endpoints(old.models), _endpoints(new.models)
+    before, after = _endpoints(old), _endpoints(new)
     for name in before.keys() & after.keys():
         changes += _field_changes(name, before[name], after[name], {"provider"})
     changes += _section_changes("groups", old.groups, new.groups)
@@ -97,13 +98,20 @@ def _section_changes(section: str, old: Mapping[str, Any], new: Mapping[str, Any
     return [Change(f"{section}.{name}", a, b) for name, a, b in pairs if a != b]
 
 
-def _endpoints(models: Mapping[str, ModelRoute]) -> dict[str, Endpoint]:
-    return {endpoint.id: endpoint for model in models.values() for endpoint in model.endpoints}
+def _endpoints(table: RoutingTable) -> dict[str, Endpoint]:
+    """Those of models by their ids, those of patterns (one for each key) by theirs, numbered."""
+    found = {endpoint.id: endpoint for model in table.models.values() for endpoint in model.endpoints}
+    numbers = Counter[str]()
+    for pattern in table.patterns:
+        name = pattern.endpoint.id
+        numbers[name] += 1
+        found[name if numbers[name] == 1 else f"{name}#{numbers[name]}"] = pattern.endpoint
+    return found
 
 
 # Compared through what they are made of.
 _DERIVED = frozenset({"fallback_paths", "identity"})
-# Told in one line each.
+# Told in one line each, if that differs: the endpoints that they lead to have lines of their own.
 _WHOLE = (Hedge, Shadow, Split)
 
 
@@ -117,7 +125,7 @@ def _field_changes(name: str, old: Any, new: Any, skip: Set[str] = frozenset()) 
         path = f"{name}.{field.name}"
         if dataclasses.is_dataclass(a) and type(a) is type(b) and type(a) not in _WHOLE:
             changes += _field_changes(path, a, b)
-        else:
+        elif type(a) not in _WHOLE or str(a) != str(b):
             changes.append(Change(path, _shown(a), _shown(b)))
     return changes
 

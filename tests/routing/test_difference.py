@@ -1,4 +1,5 @@
 from ionrouter.routing.graph import diff
+from ionrouter.routing.table import RoutingTable
 from tests.routing.build import table
 
 TEXT = """\
@@ -75,3 +76,25 @@ def test_a_new_model_is_told_with_all_its_arrows() -> None:
 def test_groups_and_presets_are_compared_entry_by_entry() -> None:
     assert changed("aliases:", "groups: {g: [m]}\naliases:") == ["~ groups.g: None -> ('m',)"]
     assert changed("aliases:", "presets: {p: {seed: 1}}\naliases:") == ["~ presets.p: None -> {'seed': 1}"]
+
+
+def test_a_patterns_fields_are_compared_like_an_endpoints() -> None:
+    pattern = 'patterns: {"z/*": {provider: p, prices: {prompt: %s, completion: 1}}}\naliases:'
+    keys = "keys: [A]", "keys: [A, B]"
+
+    def patterned(price: int, *replaced: str) -> RoutingTable:
+        text = TEXT.replace("aliases:", pattern % price)
+        return table(text.replace(*replaced) if replaced else text, {"A": "x", "B": "y"})
+
+    assert diff(patterned(1), patterned(3)).lines() == ["~ p/z/*.price.prompt: 1e-06 -> 3e-06"]
+    assert diff(patterned(1), patterned(1)).is_empty
+    both = diff(patterned(1, *keys), patterned(3, *keys)).lines()
+    assert both == ["~ p/z/*#2.price.prompt: 1e-06 -> 3e-06", "~ p/z/*.price.prompt: 1e-06 -> 3e-06"]
+
+
+def test_what_leads_to_a_changed_endpoint_is_not_told_as_changed_to_the_same() -> None:
+    shadowed = TEXT.replace("fallbacks: [n]", "shadow: {endpoint: p/n}")
+    old, new = table(shadowed), table(shadowed.replace("model: n}", "model: n, weight: 2}"))
+    assert diff(old, new).lines() == ["~ p/n.weight: 1.0 -> 2.0"]
+    more = table(shadowed.replace("endpoint: p/n", "endpoint: p/n, share: 0.5"))
+    assert [line.partition(":")[0] for line in diff(old, more).lines()] == ["~ models.m.shadow"]
