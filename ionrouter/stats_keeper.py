@@ -31,6 +31,7 @@ ROWS_A_WRITE = 500
 RESTORED_AT_ONCE = 200
 CLOSE_TIMEOUT_S = 5.0
 PRUNE_EVERY = 60  # flushes: it reads the whole table
+_Own = tuple[Any, ...]  # what tells a series from all others: its key's fields, or the caller's key
 Kept = tuple[int, int, Mapping[str, Any], PackedBucket]  # width, number, series, what happened
 
 
@@ -80,7 +81,7 @@ class StatsKeeper:
                     kept.add(width_s, number, _series(name), codec.decode(data))
                 except (ValueError, KeyError, TypeError):
                     num_lost += 1
-        return kept.buckets(), num_lost
+        return kept.buckets(self._book.max_series, self._book.max_keys), num_lost
 
     async def run(self) -> None:
         """Read back, then keep what changed each minute, until cancelled."""
@@ -170,25 +171,35 @@ class _Latest:
     """What was kept last of each bucket, under the names that its series had last.
 
     A bucket is written whole under the names of that moment: one that was under way while a model or a
-    provider changed its name is there under both, and the later one holds the earlier one.
+    provider changed its name is there under both, and the later one holds the earlier one. Of more series
+    than are held those that were used last come back, the busiest of them.
     """
 
     def __init__(self) -> None:
-        self._buckets: dict[tuple[tuple[Any, ...], int, int], PackedBucket] = {}
-        self._names: dict[tuple[Any, ...], tuple[float, int, Mapping[str, Any]]] = {}  # of the latest bucket
+        self._buckets: dict[_Own, dict[tuple[int, int], PackedBucket]] = {}  # by width and number
+        self._names: dict[
+            _Own, tuple[float, int, Mapping[str, Any]]
+        ] = {}  # end and count of the latest bucket
 
     def add(self, width_s: int, number: int, series: Mapping[str, Any], bucket: PackedBucket) -> None:
         own = (series["key"],) if "key" in series else tuple(series[name] for name in SeriesKey._fields)
-        before, num = self._buckets.get((own, width_s, number)), _num_outcomes(bucket)
+        buckets, num = self._buckets.setdefault(own, {}), _num_outcomes(bucket)
+        before = buckets.get((width_s, number))
         if before is None or num >= _num_outcomes(before):
-            self._buckets[own, width_s, number] = bucket
+            buckets[width_s, number] = bucket
         age = (number + 1) * width_s, num
         if own not in self._names or age > self._names[own][:2]:
             self._names[own] = (*age, series)
 
-    def buckets(self) -> list[Kept]:
+    def buckets(self, max_series: int, max_keys: int) -> list[Kept]:
+        """Those of the series and keys that are held, what was used last at the end."""
+        used = sorted(self._names, key=lambda own: self._names[own][:2])
+        keys = [own for own in used if len(own) == 1]
+        series = [own for own in used if len(own) > 1]
         return [
-            (w, number, self._names[own][2], bucket) for (own, w, number), bucket in self._buckets.items()
+            (width_s, number, self._names[own][2], bucket)
+            for own in (*keys[-max_keys:], *series[-max_series:])
+            for (width_s, number), bucket in self._buckets[own].items()
         ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from structlog.testing import capture_logs
@@ -11,6 +12,7 @@ from structlog.testing import capture_logs
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.usage import Cost, Usage
 from ionrouter.stats.book import StatsBook
+from ionrouter.stats.keys import KeyBook
 from ionrouter.stats.query import Question, answer
 from ionrouter.stats_keeper import StatsKeeper
 from ionrouter.store.writer import Writer
@@ -36,6 +38,17 @@ def attempt(endpoint: str = "a", at: float = NOW, **changes: Any) -> AttemptReco
 
 def request(key: str, at: float = NOW) -> RequestRecord:
     return RequestRecord("r", "chat", "m", True, at, 1.0, 200, (), key_id=key, ttft_s=0.5)
+
+
+async def written(place: Place, book: StatsBook, now: float) -> None:
+    """Keep a book that others' buckets are no part of, as its server does once it has read back."""
+    writer = Writer(place.database)
+    writer.start()
+    keeper = StatsKeeper(StatsBook(), writer, "one", clock=lambda: now)
+    await keeper.restore()
+    keeper._book = book
+    await keeper.flush()
+    await writer.close()
 
 
 async def kept(place: Place, book: StatsBook, now: float = NOW, instance: str = "one") -> int:
@@ -88,6 +101,26 @@ async def test_what_changed_its_names_within_a_bucket_is_counted_once(place: Pla
     by_name = answer(again, Question(NOW - 86_400, NOW + 300, group_by=("model", "provider")))
     assert [(row["model"], row["provider"], row["requests"]) for row in by_name] == [("P", "Q", 10)]
     assert by_name[0]["ttft_ms"]["n"] == 10 and by_name[0]["prompt_tokens"] == 100
+
+
+async def test_of_more_than_are_held_those_used_last_come_back(place: Place) -> None:
+    days = [NOW - 86_400 * age for age in (3, 2, 1)]
+    for day, at in enumerate(days):
+        book = StatsBook(max_series=3, _keys=KeyBook(max_keys=3))
+        for number in range(3):
+            for _ in range(1 + number):
+                book.record(attempt(f"e{day}{number}", at))
+                book.observe(request(f"k{day}{number}", at))
+        await written(place, book, at)
+    again = StatsBook(max_series=4, _keys=KeyBook(max_keys=4))
+    await StatsKeeper(again, Writer(place.database), "one", clock=lambda: NOW).restore()
+    wanted = ["12", "20", "21", "22"]  # all of the last day, the busiest of the one before
+    month = Question(NOW - 30 * 86_400, NOW)
+    assert [row["endpoint"] for row in answer(again, month)] == [f"e{name}" for name in wanted]
+    by_key = answer(again, replace(month, group_by=("key",)))
+    assert [row["key"] for row in by_key] == [f"k{name}" for name in wanted]
+    again.record(attempt("new"))  # whose place is that of the longest idle
+    assert [row["endpoint"] for row in answer(again, month)] == ["e20", "e21", "e22", "new"]
 
 
 async def test_names_told_since_a_start_stay(place: Place) -> None:

@@ -140,6 +140,11 @@ class StatsBook:
         return self._keys
 
     @property
+    def max_keys(self) -> int:
+        """How many callers' keys are held."""
+        return self._keys.max_keys
+
+    @property
     def _told(self) -> dict[SeriesKey, Series]:
         """All series, to read."""
         self.before_reading()

@@ -205,7 +205,7 @@ def test_every_way_to_read_is_preceded_by_what_is_still_to_be_told() -> None:
         "merging": lambda book: list(book.merging(Bucket(), "a", 300.0, NOW)),
         "endpoint_ids": lambda book: book.endpoint_ids(),
     }
-    others = {"observe", "record", "max_series", "before_reading"}
+    others = {"observe", "record", "max_series", "max_keys", "before_reading"}
     assert {name for name in dir(StatsBook) if not name.startswith("_")} == ways.keys() | others
     for name, read in ways.items():
         asked: list[str] = []
