@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import structlog
 from ionrouter.errors import ConfigError, RequestError
 from ionrouter.router import Router
 from ionrouter.routing import catalog, discovery, graph
+from ionrouter.routing.document import Catalog
 from ionrouter.routing.table import RoutingTable
 
 _log = structlog.get_logger(__name__)
@@ -50,36 +52,64 @@ class Reloader:
     loaded_at: float = field(default_factory=time.time)
     problem: str | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _in_use: Catalog | None = None  # the file as the table has it; None: as it was at the start
+    _listings: dict[str, discovery.Listing] = field(default_factory=dict)  # what upstreams answered last
 
     async def reload(self) -> Mapping[str, Any]:
-        """Load and swap; raises RequestError 400 with every problem of a bad file, which changes nothing."""
+        """Load and swap; raises RequestError 400 with every problem of a bad file, which changes nothing.
+
+        What the file says is in use before upstreams are asked for their lists: one that does not answer
+        holds up no change, nor the next reload.
+        """
+        try:
+            return await self._reloaded()
+        except ConfigError as error:
+            self._keep_old(error)
+            raise RequestError(
+                f"{self.path.name} has errors; the routes in use stay: {error}",
+                metadata={"problems": [str(problem) for problem in error.problems]},
+            ) from error
+
+    async def _reloaded(self) -> Mapping[str, Any]:
+        changes: list[str] = []
+        is_swapped = is_good = False
         async with self._lock:
-            try:
-                table = await self._fresh_table()
-                changes = await asyncio.to_thread(_changes, self.router.table, table)
-            except ConfigError as error:
-                self._keep_old(error)
-                raise RequestError(
-                    f"{self.path.name} has errors; the routes in use stay: {error}",
-                    metadata={"problems": [str(problem) for problem in error.problems]},
-                ) from error
-            return self._swap(table, changes)
+            loaded = await self._load()
+            if not discovery.discovering(loaded):
+                return self._told(await self._swap(await self._compiled(loaded), loaded))
+            with suppress(ConfigError):  # perhaps a list that is still to come has the model that is missing
+                table = await self._compiled(loaded)
+                is_good, self._in_use = True, loaded
+                if table.version != self.router.table.version:
+                    changes += await self._swap(table, loaded)
+                    is_swapped = True
+        await self._ask(loaded)
+        async with self._lock:
+            if not is_good:
+                loaded = await self._load()  # it may have been mended meanwhile
+            elif self._in_use is not None:
+                loaded = self._in_use  # it may have changed meanwhile
+            table = await self._compiled(loaded)
+            if not is_swapped or table.version != self.router.table.version:
+                changes += await self._swap(table, loaded)
+        return self._told(changes)
 
     async def watch(self) -> None:
         """Reload whenever the file changes and holds still; runs until cancelled."""
-        while True:
-            await asyncio.sleep(POLL_S)
-            digest = await asyncio.to_thread(digest_of, self.path)
-            if digest == self.seen:
-                continue
-            await asyncio.sleep(SETTLE_S)
-            if await asyncio.to_thread(digest_of, self.path) != digest:
-                continue  # still being written, or between two names
-            self.seen = digest
-            if digest is None:
-                self._miss()
-            else:
-                await self.try_reload()
+        async with asyncio.TaskGroup() as reloads:  # which may wait for upstreams, while we go on
+            while True:
+                await asyncio.sleep(POLL_S)
+                digest = await asyncio.to_thread(digest_of, self.path)
+                if digest == self.seen:
+                    continue
+                await asyncio.sleep(SETTLE_S)
+                if await asyncio.to_thread(digest_of, self.path) != digest:
+                    continue  # still being written, or between two names
+                self.seen = digest
+                if digest is None:
+                    self._miss()
+                else:
+                    reloads.create_task(self.try_reload(), name="reload")
 
     async def try_reload(self) -> None:
         """Reload for nobody in particular: what is wrong is in the log and in /health."""
@@ -97,25 +127,41 @@ class Reloader:
                 await self.try_reload()
             await asyncio.sleep(DISCOVER_EVERY_S)
 
-    async def _fresh_table(self) -> RoutingTable:
+    async def _load(self) -> Catalog:
         digest = await asyncio.to_thread(digest_of, self.path)
         if digest is not None:  # that it is gone is the watcher's to tell
             self.seen = digest
-        loaded = await asyncio.to_thread(catalog.load, self.path, self.env)
+        return await asyncio.to_thread(catalog.load, self.path, self.env)
+
+    async def _ask(self, loaded: Catalog) -> None:
+        """Ask upstreams for their lists, and keep them."""
         found = await discovery.discover(loaded, self.fetch, self.lists, self.env, time.time())
+        names = {provider.slug: discovery.name_of(provider) for provider in discovery.discovering(loaded)}
         for listing in found.listings:
+            self._listings[names[listing.slug]] = listing
             if listing.problem:
                 _log.warning("models_not_listed", provider=listing.slug, problem=listing.problem)
-        return await asyncio.to_thread(graph.compile_table, found.catalog, self.env)
 
-    def _swap(self, table: RoutingTable, changes: Sequence[str]) -> Mapping[str, Any]:
-        self.router.table = table
+    async def _compiled(self, loaded: Catalog) -> RoutingTable:
+        """Compile with the lists that are known; raises ConfigError."""
+        return await asyncio.to_thread(self._compile, loaded)
+
+    def _compile(self, loaded: Catalog) -> RoutingTable:
+        found = discovery.with_cached(loaded, self.lists, self._listings)
+        return graph.compile_table(found.catalog, self.env)
+
+    async def _swap(self, table: RoutingTable, loaded: Catalog) -> Sequence[str]:
+        changes = await asyncio.to_thread(_changes, self.router.table, table)
+        self.router.table, self._in_use = table, loaded
         self.loaded_at, self.problem = time.time(), None
         self.on_swap(table)
         _log.info(
             "routes_reloaded", version=table.version, num_changes=len(changes), changes=changes[:MAX_LOGGED]
         )
-        return {"version": table.version, "changed": bool(changes), "changes": changes}
+        return changes
+
+    def _told(self, changes: Sequence[str]) -> Mapping[str, Any]:
+        return {"version": self.router.table.version, "changed": bool(changes), "changes": changes}
 
     def _miss(self) -> None:
         self.problem = f"{self.path.name} is gone or cannot be read; the routes in use stay"

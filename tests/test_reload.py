@@ -15,7 +15,7 @@ from ionrouter.api.server import EnvelopeRunner
 from ionrouter.app import build
 from ionrouter.redact import Redactor
 from ionrouter.settings import Settings
-from tests.support.server import GUARD_S, ROOT, environment, running_server
+from tests.support.server import GUARD_S, ROOT, environment, eventually, running_server
 from tests.support.sse import chunks, content
 from tests.support.two_upstreams import FAKE, serving_two
 from tests.support.upstream import (
@@ -186,6 +186,46 @@ def test_no_request_fails_while_routes_change_under_it(tmp_path: Path) -> None:
             caller.join(60)
         assert set(statuses) == {200}
         assert len(statuses) > 50
+
+
+def test_an_upstream_that_does_not_list_holds_up_no_change(tmp_path: Path) -> None:
+    """Not the watcher's, not one that is asked for, and its models are there once it answers."""
+    gate = threading.Event()
+    listed = json_response({"object": "list", "data": [{"id": "found/model", "object": "model"}]})
+
+    def answer(request: Received) -> Script:
+        return raw(WaitFor(gate), *listed.steps)
+
+    def said() -> str:
+        return str(server.chat()[1]["choices"][0]["message"]["content"])
+
+    def models() -> list[str]:
+        return [model["id"] for model in server.get("/api/v1/models")[1]["data"]]
+
+    with Upstream(answer) as up:
+        listing = f"  up: {{ type: openai, base_url: {up.base_url}, discover: true }}\n"
+        routes = FAKE.replace("models:", f"{listing}models:")
+        with running_server(tmp_path, routes, cache_dir=tmp_path / "cache") as server:
+            up.wait_for_requests(1)  # at the start
+            asked = []
+            for edition in ("second", "third"):  # the second while the first waits
+                server.config.write_text(routes.replace("hello there", edition))
+                eventually(said, lambda found, edition=edition: found == edition)  # type: ignore[misc]
+            server.config.write_text(routes.replace("hello there", "fourth"))
+
+            def reload() -> None:
+                asked.append(server.post("/api/v1/admin/reload", {}, server.management_key()))
+
+            caller = threading.Thread(target=reload)
+            caller.start()
+            assert eventually(said, lambda found: found == "fourth") and not asked
+            assert models() == ["m"]
+            gate.set()
+            caller.join(60)
+            assert asked[0][0] == 200 and "found/model" in models()
+            server.config.write_text(routes.replace("hello there", "fifth"))
+            eventually(said, lambda found: found == "fifth")
+            assert "found/model" in models()  # known before it is asked again
 
 
 def test_models_that_an_upstream_lists_are_served(tmp_path: Path) -> None:

@@ -44,9 +44,11 @@ class Discovery:
     listings: tuple[Listing, ...]
 
 
-def with_cached(catalog: Catalog, folder: Path) -> Discovery:
-    """Add the models of the last answers on disk; reads no network, so a start never waits."""
-    return _joined(catalog, [_read(provider, folder) for provider in discovering(catalog)])
+def with_cached(catalog: Catalog, folder: Path, known: Mapping[str, Listing] | None = None) -> Discovery:
+    """Add the models of `known` lists (by `name_of`), else of the last answers on disk; asks nobody."""
+    found = known or {}
+    providers = discovering(catalog)
+    return _joined(catalog, [found.get(name_of(p)) or _read(p, folder) for p in providers])
 
 
 async def discover(
@@ -91,9 +93,13 @@ async def _listing(
     return Listing(provider.slug, found, now, is_fresh=True, problem=problem)
 
 
+def name_of(provider: Provider) -> str:
+    """Name a provider's list; by its address too, for another server under the same slug has another list."""
+    return f"{provider.slug}-{account_of(provider, None)}"
+
+
 def _file(provider: Provider, folder: Path) -> Path:
-    # The address is part of the name: another server under the same slug has another list.
-    return folder / f"models-{provider.slug}-{account_of(provider, None)}.json"
+    return folder / f"models-{name_of(provider)}.json"
 
 
 def _write(provider: Provider, folder: Path, answer: Any, now: float) -> None:
