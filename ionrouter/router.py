@@ -199,9 +199,9 @@ class Router:
             self._report(request, trace, started_at, ending)
             await self._kept(request)
             raise
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, GeneratorExit) as ended:
             if not ending.is_reported:
-                ending.status, ending.error = 499, "the client left"
+                ending.status, ending.error = _why(ended)
             raise
         finally:
             self._report(request, trace, started_at, ending)
@@ -311,6 +311,12 @@ class _Heard:
 
     def lane(self, pattern: Chunk) -> Lane | None:
         return None if self._hears_text else self._taker.lane(pattern)
+
+
+def _why(ended: asyncio.CancelledError | GeneratorExit) -> tuple[int, str]:
+    """Tell status and words of a request that was ended from outside: of the error that ended it, if any."""
+    cause = next((cause for cause in ended.args if isinstance(cause, RequestError)), None)
+    return (499, "the client left") if cause is None else (cause.status, str(cause))
 
 
 def _status(error: Exception) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -28,7 +29,12 @@ class Run:
     ) -> None:
         self._is_over = True
         try:
-            await self._batches.aclose()  # type: ignore[attr-defined]  # a generator
+            if self._error is None:
+                await self._batches.aclose()  # type: ignore[attr-defined]  # a generator
+            else:  # which hears why, also where it was not what waited
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    ended = asyncio.CancelledError(self._error)
+                    await self._batches.athrow(ended)  # type: ignore[attr-defined]
         finally:
             task, self.task = self.task, None  # each would hold the other
             if self._error is not None and task is not None:
@@ -40,4 +46,4 @@ class Run:
         """End the events now; whoever waits for them gets `error`. Nothing if they have ended."""
         if self.task is not None and not self._is_over and self._error is None:
             self._error = error
-            self.task.cancel()
+            self.task.cancel(error)

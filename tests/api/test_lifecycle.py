@@ -67,6 +67,27 @@ def test_what_outlasts_the_drain_ends_with_one_error_event(tmp_path: Path) -> No
     assert "[DONE]" not in streamed
     status, whole = next((status, body) for status, body in answers if isinstance(body, dict))
     assert (status, whole["error"]["code"]) == (503, 503)
+    told = [(event["status"], event["error"]) for event in server.events("request_finished")]
+    assert told == [(503, "the server is shutting down; try again")] * 2  # as their clients were
+
+
+def test_a_client_that_reads_slowly_and_outlasts_the_drain_has_not_left(tmp_path: Path) -> None:
+    """The server waits for it and not for the upstream."""
+    quick = SLOW.replace("400", "1000000").replace("0.05", "0")
+    body = json.dumps({**CHAT, "stream": True}).encode()
+    with running_server(tmp_path, quick, drain_timeout_s=0.3) as server:
+        with socket.create_connection((server.host, server.port)) as client:
+            head = f"POST /api/v1/chat/completions HTTP/1.1\r\nHost: {server.host}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            assert client.recv(64).startswith(b"HTTP/1.1 200")
+            time.sleep(0.5)  # until the buffers between us are full
+            server.signal(signal.SIGTERM)
+            server.wait_for_event("requests_aborted")
+            while client.recv(1 << 16):
+                pass
+        assert server.wait() == 0
+    assert [event["status"] for event in server.events("request_finished")] == [503]
 
 
 def test_a_request_that_is_still_being_uploaded_is_waited_for(tmp_path: Path) -> None:

@@ -78,6 +78,36 @@ async def test_a_run_that_is_ended_closes_its_events_says_why_and_leaves_the_tas
     run.abort(ConnectionError("too late"))
 
 
+@pytest.mark.parametrize("waits_inside", [True, False])
+async def test_the_events_hear_why_they_are_ended_wherever_their_reader_waits(waits_inside: bool) -> None:
+    error, heard, has_begun = ConnectionError("stopping"), list[object](), asyncio.Event()
+
+    async def events() -> AsyncGenerator[Batch, None]:
+        try:
+            yield []
+            has_begun.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as ended:
+            heard.extend(ended.args)
+            raise
+
+    async def handler(run: Run) -> None:
+        async with run as batches:
+            await anext(batches)
+            if not waits_inside:
+                has_begun.set()
+                await asyncio.Event().wait()
+            await anext(batches)
+
+    run = Run(events())
+    task = asyncio.create_task(handler(run))
+    await has_begun.wait()
+    run.abort(error)
+    with pytest.raises(ConnectionError, match="stopping"):
+        await task
+    assert heard == [error]
+
+
 async def test_leaving_closes_the_events_before_it_returns() -> None:
     endless = Endless()
     with pytest.raises(RuntimeError, match="handler"):
