@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ionrouter.balancing.circuit_breaker import BreakerState
+from ionrouter.balancing.health import Health
 from ionrouter.router import Router
 from ionrouter.routing.table import Endpoint
 from ionrouter.routing_metrics import Reading
 
 _LEVELS = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 MAX_TOLD = 100  # breakers listed in /health
+MAX_MADE = 1000  # endpoints of patterns with series of their own, as in ionrouter.metrics
 STATUS_UNAVAILABLE = -5  # as an open breaker: nobody is sent there
 
 
@@ -39,15 +41,15 @@ def unavailable(router: Router, endpoint: Endpoint) -> str | None:
 def open_breakers(router: Router) -> list[Mapping[str, Any]]:
     """Endpoints whose breaker is not closed, for how long, and why."""
     now, told = time.monotonic(), list[Mapping[str, Any]]()
-    for endpoint in _endpoints(router):
-        breaker = router.book.of(endpoint).breaker
+    for endpoint_id, health in _healths(router):
+        breaker = health.breaker
         state = breaker.state(now)
         if state is BreakerState.CLOSED or len(told) >= MAX_TOLD:
             continue
         cause = "the provider refuses our account or model" if breaker.is_domain else "it kept failing"
         told.append(
             {
-                "endpoint": endpoint.id,
+                "endpoint": endpoint_id,
                 "state": state.value,
                 "opens_for_s": round(max(breaker.until - now, 0.0), 1),
                 "num_openings": breaker.num_openings,
@@ -60,12 +62,11 @@ def open_breakers(router: Router) -> list[Mapping[str, Any]]:
 def readings(router: Router) -> Iterator[Reading]:
     """Everything that `routing_metrics` has families for."""
     now = time.monotonic()
-    for endpoint in _endpoints(router):
-        health = router.book.of(endpoint)
-        yield Reading("ionrouter_breaker_state", (endpoint.id,), _LEVELS[health.breaker.state(now)])
+    for endpoint_id, health in _healths(router):
+        yield Reading("ionrouter_breaker_state", (endpoint_id,), _LEVELS[health.breaker.state(now)])
         counts = (("made", health.budget.num_taken), ("refused", health.budget.num_refused))
         for outcome, count in counts if any(count for _, count in counts) else ():
-            yield Reading("ionrouter_connection_retries", (endpoint.id, outcome), count)
+            yield Reading("ionrouter_connection_retries", (endpoint_id, outcome), count)
     for model, (num_started, num_refused) in router.hedge_counts().items():
         yield Reading("ionrouter_hedges", (model, "started"), num_started)
         yield Reading("ionrouter_hedges", (model, "refused"), num_refused)
@@ -74,7 +75,21 @@ def readings(router: Router) -> Iterator[Reading]:
             yield Reading("ionrouter_shadows", (name, outcome), count)
 
 
-def _endpoints(router: Router) -> Iterator[Endpoint]:
-    """Endpoints that may be used, each id once."""
+def _healths(router: Router) -> Iterator[tuple[str, Health]]:
+    """Endpoints that may be used, each id once: those of the file, then those that patterns made.
+
+    Of the latter those that were asked something, those in trouble first: clients may invent any number.
+    """
+    listed, told = set[str](), set[str]()
     for model in router.table.models.values():
-        yield from (endpoint for endpoint in model.endpoints if endpoint.disabled is None)
+        for endpoint in model.endpoints:
+            listed.add(endpoint.identity)
+            if endpoint.disabled is None:
+                told.add(endpoint.id)
+                yield endpoint.id, router.book.of(endpoint)
+    made = router.book.used_beside(listed)
+    made.sort(key=lambda health: health.breaker.is_closed)
+    for health in made[:MAX_MADE]:
+        if health.endpoint_id not in told:  # a reload may have listed that name, for another upstream
+            told.add(health.endpoint_id)
+            yield health.endpoint_id, health

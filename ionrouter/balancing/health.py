@@ -7,7 +7,7 @@ no clock; every moment is a parameter, in monotonic seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from ionrouter.balancing.circuit_breaker import BreakerState, CircuitBreaker
@@ -96,6 +96,7 @@ class Health:
     answered_start_at: float = -math.inf  # start of the latest attempt that was answered
     silence: Silence | None = None  # the latest
     has_told_price: bool = False  # the log has been told that nobody knows the price
+    endpoint_id: str = ""  # by which it was first asked for
     _num_refusals: int = 0  # 429s in a row
 
     # What is read.
@@ -303,7 +304,7 @@ class HealthBook:
         """Find an endpoint's state, or start a clean one."""
         health = self._healths.get(endpoint.identity)
         if health is None:
-            health = self._healths[endpoint.identity] = Health()
+            health = self._healths[endpoint.identity] = Health(endpoint_id=endpoint.id)
             self._forget_idle()
         health.breaker.rules = endpoint.breaker
         return health
@@ -338,6 +339,14 @@ class HealthBook:
         """Estimate the completion tokens of a request to this model: the decayed median, prior 300."""
         lengths = self._num_out.get((model_id, stream))
         return lengths.median(now, PRIOR_NUM_OUT, pseudo=3.0) if lengths else PRIOR_NUM_OUT
+
+    def used_beside(self, identities: Container[str]) -> list[Health]:
+        """List those that have been asked something and are none of these: they were made from patterns."""
+        return [
+            health
+            for identity, health in self._healths.items()
+            if identity not in identities and health.last_started_at > -math.inf
+        ]
 
     def num_in_flight(self) -> int:
         """Count the attempts under way, everywhere."""
