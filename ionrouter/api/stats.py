@@ -147,6 +147,8 @@ def _question(query: Mapping[str, str], now: float, filters: Mapping[Dimension, 
         raise _bad("key", "does not go together with other filters or groups: keys have no endpoints")
     if question.reads_keys and resolution == "minute":
         raise _bad("resolution", "of keys hours are kept, no minutes")
+    if question.reads_keys and role != "main":
+        raise _bad("role", "of keys their own requests are kept, no shadows or probes")
     if question.reads_keys and now - since > HOUR.kept_s:
         raise _bad("since", "statistics of keys are kept for 31 days")
     return question

@@ -212,6 +212,8 @@ def test_what_is_kept_no_more_is_no_empty_answer(busy: Bank) -> None:
     for query, param in (("resolution=hour", "resolution"), ("group_by=key", "since")):
         status, told = busy.server.get(f"/api/v1/stats/routes?{stretch}&{query}", manager)
         assert (status, told["error"]["param"]) == (400, param)
+    status, told = busy.server.get("/api/v1/stats/routes?group_by=key&role=shadow", manager)
+    assert (status, told["error"]["param"]) == (400, "role")  # not callers' requests under that name
     status, told = busy.server.get(f"/api/v1/stats/routes?{stretch}&resolution=day", manager)
     assert (status, told["data"], told["resolution_s"]) == (200, [], day_s)
     assert busy.ask("/stats/routes?window=31d&resolution=hour")["resolution_s"] == 3600
