@@ -243,6 +243,12 @@ def test_stats_of_keys_are_told_by_the_hour_and_by_name(tmp_path: Path) -> None:
         assert asked.chat(model="acme/m")[0] == 200
         for arguments in (("--by", "key"), ("--key", "first"), ("--by", "key", "--window", "31d")):
             assert "first (" in told_by_stats(asked.server, *arguments)
+        for _ in range(5):
+            assert asked.chat(model="acme/m", stream=True)[0] == 200
+        (row,) = [
+            line for line in told_by_stats(asked.server, "--by", "key").splitlines() if "first (" in line
+        ]
+        assert row.count(" ms") == 3  # what callers waited for, at three percentiles
 
 
 def test_a_management_key_shows_keys_while_none_are_asked_for(server: Server) -> None:

@@ -122,13 +122,14 @@ def _quiet(
 
 def _cells(row: Mapping[str, Any], groups: Sequence[str]) -> list[str]:
     uptime = row["uptime"]
+    ttft = row["ttft_client_ms" if "key" in groups else "ttft_ms"]  # of keys what their callers saw is kept
     return [
         *(row[name] or "(none)" for name in groups),
         str(row["requests"]),
         str(row["errors"]),
         "-" if uptime is None else f"{uptime:.1f}",
         f"{row['cost']:.4f}",
-        *_figures(row["ttft_ms"], "{:.0f} ms"),
+        *_figures(ttft, "{:.0f} ms"),
         *_figures(row["queue_ms"], "{:.0f} ms", QUEUE_PERCENTILES),
         *_figures(row["throughput"], "{:.0f}"),
     ]
