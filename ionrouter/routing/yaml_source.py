@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
@@ -67,6 +68,7 @@ def parse_source(text: str, path: Path) -> Source:
     """Parse YAML text; raises ConfigError with lines: duplicate keys, tabs, anchors, syntax."""
     try:
         loader = YAML(typ="safe", pure=True)
+        loader.Constructor = _Constructor
         loader.allow_duplicate_keys = True  # _walk refuses them, all at once
         root = loader.compose(text)
         lines, problems = _walk(root)
@@ -80,10 +82,24 @@ def parse_source(text: str, path: Path) -> Source:
         line = text.count("\n", 0, error.position) + 1
         message = f"character {_code_point(error.character)} is not allowed in YAML"
         raise ConfigError([Problem("", message, line)]) from None
-    except (YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
+    except YAMLError as error:
         raise ConfigError([Problem("", f"not valid YAML: {error}")]) from None
     except RecursionError:
         raise ConfigError("nested too deeply") from None
+
+
+class _Constructor(SafeConstructor):
+    """Says in which line a value is that its tag, written or guessed, does not fit."""
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, OverflowError) as error:  # `!!bool x`, `!!int x`, 2024-13-45
+            kind = str(node.tag).rpartition(":")[2]
+            # What a date says of itself shows no value; others repeat it, and it may be a secret.
+            why = f": {error}" if kind == "timestamp" else ""
+            message = f"a value cannot be read as !!{kind}{why}"
+            raise ConstructorError(problem=message, problem_mark=node.start_mark) from None
 
 
 def _read_text(path: Path) -> str:
@@ -132,10 +148,10 @@ class _Walk:
         self.lines: dict[Loc, int] = {}
         self.problems: list[Problem] = []
         self._open: set[int] = set()  # nodes on the way down: an anchor inside itself would never end
+        self._num_values = 0  # merged ones too, which share their places with each other
 
     def visit(self, node: Node, loc: Loc) -> None:
-        if len(self.lines) > MAX_VALUES:
-            raise ConfigError(f"more than {MAX_VALUES} values after anchors are expanded")
+        self._count()
         if id(node) in self._open:
             self._report(loc, "an anchor that contains itself", node)
             return
@@ -174,11 +190,17 @@ class _Walk:
                 self._report(loc, "`<<` needs a mapping, or a list of mappings", node)
                 continue
             for key, value in mapping.value:
+                self._count()
                 if key.tag == "tag:yaml.org,2002:merge":
                     self._merge(value, loc, own)
                 elif isinstance(key, ScalarNode) and key.value not in own:
                     self.lines.setdefault((*loc, key.value), key.start_mark.line + 1)
                     self.visit(value, (*loc, key.value))
+
+    def _count(self) -> None:
+        self._num_values += 1
+        if self._num_values > MAX_VALUES:
+            raise ConfigError(f"more than {MAX_VALUES} values after anchors are expanded")
 
     def _report(self, loc: Loc, message: str, node: Node) -> None:
         self.problems.append(Problem(path_of(loc), message, node.start_mark.line + 1))

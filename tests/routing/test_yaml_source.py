@@ -26,7 +26,14 @@ def problems(text: str) -> list[str]:
         ("b: 1\na: \x00\n", "line 2: character U+0000 is not allowed in YAML"),
         ("? [a]\n: 1\n", "line 1: a key must be plain text"),
         ("a:\n  <<: 5\n", "line 2: a: `<<` needs a mapping, or a list of mappings"),
-        ("a: 2024-13-45\n", "not valid YAML: month must be in 1..12"),
+        (
+            "b: 1\na: 2024-13-45\n",
+            "line 2: not valid YAML: a value cannot be read as !!timestamp: month must be in 1..12",
+        ),
+        ("b: 1\na: [!!bool s3cret]\n", "line 2: not valid YAML: a value cannot be read as !!bool"),
+        ("a:\n  b: !!int s3cret\n", "line 2: not valid YAML: a value cannot be read as !!int"),
+        ("a: !!float s3cret\n", "line 1: not valid YAML: a value cannot be read as !!float"),
+        ("a:\n- " + "9" * 5000, "line 2: not valid YAML: a value cannot be read as !!int"),
         ("[" * 1200, "nested too deeply"),
     ],
 )
@@ -103,3 +110,11 @@ def test_paths_are_written_as_people_read_them() -> None:
 def test_the_version_changes_exactly_with_the_text() -> None:
     assert parse_source("a: 1", HERE).version == parse_source("a: 1", Path("other")).version
     assert parse_source("a: 1", HERE).version != parse_source("a: 1 ", HERE).version
+
+
+def test_merges_of_merges_are_counted_like_values() -> None:
+    """Each level repeats the last one ten times under the same names: few values, and no end of looking."""
+    levels = ["a0: &a0 {k: 1}"]
+    for i in range(1, 9):
+        levels.append(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}")
+    assert problems("\n".join(levels)) == ["more than 500000 values after anchors are expanded"]
