@@ -130,14 +130,20 @@ _UNITS = {
 }
 
 
+_MAX_BYTES = 2**63 - 1  # what the engine counts in
+
+
 def byte_count(value: Any) -> Any:
     """Read `2GiB`, `512 MB` or a number of bytes."""
-    if not isinstance(value, str):
-        return value
-    match = _BYTES.fullmatch(value.strip())
-    if match is None:
-        raise ValueError("a size in bytes, or a number with a unit such as 512MiB or 2GB")
-    return int(float(match[1]) * _UNITS[(match[2] or "B").lower()])
+    if isinstance(value, str):
+        match = _BYTES.fullmatch(value.strip())
+        if match is None:
+            raise ValueError("a size in bytes, or a number with a unit such as 512MiB or 2GB")
+        # In decimal: a float makes infinity of enough digits, which is no whole number.
+        value = int(Decimal(match[1]) * _UNITS[(match[2] or "B").lower()])
+    if isinstance(value, int) and value > _MAX_BYTES:
+        raise ValueError(f"must be at most {_MAX_BYTES} bytes")
+    return value
 
 
 PROBE_IDLE_S = 300.0  # `probe: true`

@@ -132,6 +132,12 @@ def test_sizes_are_read_with_units(text: str, expected: int) -> None:
     assert byte_count(text) == expected
 
 
+@pytest.mark.parametrize("size", ["9" * 500 + "GiB", "8388608 TiB", 2**63])
+def test_a_size_that_no_machine_can_count_is_refused(size: object) -> None:
+    with pytest.raises(ValueError, match="must be at most 9223372036854775807 bytes"):
+        byte_count(size)
+
+
 @pytest.mark.parametrize("text", ["2 gigs", "GiB", "-1MB", "1e9"])
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="size in bytes"):
