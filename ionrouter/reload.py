@@ -69,6 +69,12 @@ class Reloader:
                 f"{self.path.name} has errors; the routes in use stay: {error}",
                 metadata={"problems": [str(problem) for problem in error.problems]},
             ) from error
+        except Exception as error:
+            self.problem = (
+                f"{self.path.name} met a fault of ours ({type(error).__name__}), which the log has; "
+                "the routes in use stay"
+            )
+            raise
 
     async def _reloaded(self) -> Mapping[str, Any]:
         changes: list[str] = []

@@ -67,6 +67,27 @@ async def test_a_file_that_changes_while_the_server_starts_is_taken(tmp_path: Pa
         await runner.cleanup()
 
 
+async def test_a_reload_that_meets_a_fault_of_ours_says_so_until_one_succeeds(tmp_path: Path) -> None:
+    class Environment(dict[str, str]):
+        is_broken = False
+
+        def get(self, *args: str) -> str | None:  # type: ignore[override]
+            if self.is_broken:
+                raise KeyError("a fault of ours")
+            return super().get(*args)
+
+    config, env = tmp_path / "routes.yaml", Environment(A_KEY="k")
+    config.write_text(FAKE.replace("type: fake", "type: fake, keys: A_KEY"))
+    settings = Settings(config=config, state_dir=tmp_path / "state", cache_dir=tmp_path / "cache")
+    reloader = build(settings, env, Redactor()).reloader
+    env.is_broken = True
+    await reloader.try_reload()
+    assert "KeyError" in (reloader.problem or "")
+    env.is_broken = False
+    await reloader.try_reload()
+    assert reloader.problem is None
+
+
 def test_a_hangup_ends_no_server_that_stops(tmp_path: Path) -> None:
     with running_server(tmp_path, FAKE) as server:
         server.signal(signal.SIGINT)
