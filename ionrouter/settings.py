@@ -27,7 +27,10 @@ def _xdg(variable: str, fallback: str) -> Path:
 class Settings(BaseSettings):
     """Every IONROUTER_* setting; lists are comma-separated, and what is set to nothing is not set."""
 
-    model_config = SettingsConfigDict(env_prefix="IONROUTER_", extra="ignore", env_ignore_empty=True)
+    # Infinity is no number of seconds or dollars: windows, waits and JSON would each take it otherwise.
+    model_config = SettingsConfigDict(
+        env_prefix="IONROUTER_", extra="ignore", env_ignore_empty=True, allow_inf_nan=False
+    )
 
     config: Path | None = Field(None, description="routes.yaml; default: ./routes.yaml, else the shipped one")
     host: str = Field("127.0.0.1", description="address to listen on")

@@ -43,6 +43,17 @@ def test_every_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {problem.path for problem in caught.value.problems} == {"IONROUTER_PORT", "IONROUTER_LOG_FORMAT"}
 
 
+@pytest.mark.parametrize("value", ["inf", "nan", "1e999"])
+def test_a_number_is_finite(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    numbers = [name for name, field in Settings.model_fields.items() if field.annotation is float]
+    assert len(numbers) >= 5
+    for name in numbers:
+        monkeypatch.setenv(f"IONROUTER_{name.upper()}", value)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert {problem.path for problem in caught.value.problems} == {f"IONROUTER_{n.upper()}" for n in numbers}
+
+
 def test_folders_follow_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
