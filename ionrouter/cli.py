@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ionrouter import __version__, log, process
-from ionrouter.errors import ConfigError, IonrouterError
+from ionrouter.errors import ConfigError, IonrouterError, printable
 from ionrouter.redact import Redactor
 from ionrouter.settings import Settings, load_settings
 from ionrouter.store.periods import RESETS
@@ -37,7 +37,7 @@ def _outcome(run: Callable[[argparse.Namespace], int], args: argparse.Namespace)
         _say("\n".join(f"ionrouter: {problem}" for problem in error.problems))
         return 1
     except IonrouterError as error:
-        _say(f"ionrouter: {error}")
+        _say(f"ionrouter: {printable(str(error))}")  # may hold a server's words
         return 1
     except BrokenPipeError:  # `ionrouter graph | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

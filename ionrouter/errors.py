@@ -37,6 +37,13 @@ class IonrouterError(Exception):
     """Root of everything this package raises on purpose."""
 
 
+def printable(text: str) -> str:
+    """Write out what would steer a terminal (`\\x1b`, `\\u202e`); new lines stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One fault in a file: `models.m.endpoints[0].provider` at line 12."""
@@ -48,7 +55,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line is not None else ""
-        return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
+        return printable(f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}")
 
 
 class ConfigError(IonrouterError):

@@ -183,6 +183,14 @@ def test_a_keys_name_and_limit_can_be_changed(folder: Path) -> None:
     assert_one_line(change("ops", "--limit", "1"), "spends nothing")
 
 
+def test_names_that_would_steer_the_terminal_are_written_out(folder: Path) -> None:
+    (folder / "routes.yaml").write_text('models: {"m\\e[2J": {endpoints: [{provider: "p\\u009b2J"}]}}\n')
+    for command in (["check"], ["explain", "m\x1b[2J"], ["graph"]):
+        result = ionrouter(folder, *command)
+        assert result.returncode == 1
+        assert not {"\x1b", "\x9b"} & set(result.stdout + result.stderr)
+
+
 def test_a_bad_setting_names_its_variable(folder: Path) -> None:
     assert_one_line(ionrouter(folder, "check", env={"IONROUTER_PORT": "eighty"}), "IONROUTER_PORT: ")
 

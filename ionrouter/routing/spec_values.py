@@ -11,6 +11,7 @@ from ionrouter.routing.values import (
     env_variable,
     header_value,
     hedge_delay,
+    model_name,
     probe_seconds,
     source_of_weights,
     step_ratio,
@@ -31,7 +32,9 @@ Percent = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
-ModelName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\s*]+$")]
+ModelName = Annotated[
+    str, Field(min_length=1, max_length=256, pattern=r"^[^\s*]+$"), AfterValidator(model_name)
+]
 Slug = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 EnvVariable = Annotated[str, BeforeValidator(env_variable)]
 HeaderValue = Annotated[str, BeforeValidator(header_value)]

@@ -15,7 +15,7 @@ from ionrouter.routing.table import KnownModel, Price
 from ionrouter.routing.values import per_token
 
 MAX_MODELS = 20_000
-_NAME = re.compile(r"[^\s*\x00-\x1f]{1,256}")
+_NAME = re.compile(r"[^\s*]{1,256}")  # and printable, as the names in the file are
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def parse_models(answer: Any) -> UpstreamList:
 
 def _model(row: Any) -> UpstreamModel | None:
     model_id = _get(row, "id", str) or _get(row, "name", str)
-    if model_id is None or not _NAME.fullmatch(model_id):
+    if model_id is None or not _NAME.fullmatch(model_id) or not model_id.isprintable():
         return None
     architecture = _get(row, "architecture", Mapping) or {}
     inputs = _texts(architecture.get("input_modalities")) or ("text",)

@@ -54,6 +54,13 @@ def header_value(value: Any) -> Any:
     return value
 
 
+def model_name(value: str) -> str:
+    """Accept a name that can be printed: in a terminal's table, a control character would write the rest."""
+    if not value.isprintable():
+        raise ValueError("a model's name must have no control or invisible characters")
+    return value
+
+
 def step_ratio(value: float) -> float:
     """Accept how many times as long a step may be, or 0."""
     if value != 0 and value < 1:

@@ -73,6 +73,12 @@ def test_rows_that_are_not_models_are_skipped_and_counted() -> None:
     assert found.num_skipped == 6
 
 
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\u009b2J", "a\x7fb", "a\u202eb", "a\u200bb", "\ud800"])
+def test_a_name_that_would_steer_a_terminal_is_no_model(name: str) -> None:
+    found = parse_models({"data": [{"id": name}, {"id": "d\u00e9j\u00e0/\u6a21"}]})
+    assert [model.id for model in found.models] == ["d\u00e9j\u00e0/\u6a21"]
+
+
 @pytest.mark.parametrize("answer", [None, "html", 5, {}, {"data": {}}, {"error": {"message": "no"}}])
 def test_an_answer_without_a_list_is_refused(answer: object) -> None:
     with pytest.raises(ValueError, match="no list of models"):

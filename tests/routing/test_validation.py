@@ -84,6 +84,14 @@ CASES = {
         "models:\n  my model: {endpoints: [{provider: vllm}]}\n",
         "line 7: models.my model: a model's name must have no spaces and no *",
     ),
+    "a model name that would steer a terminal": (
+        'models:\n  "m\\e[2J": {endpoints: [{provider: vllm}]}\n',
+        "line 7: models.m\\x1b[2J: a model's name must have no control or invisible characters",
+    ),
+    "an alias to what would steer a terminal": (
+        'aliases: {a: "m\\u202e"}\n',
+        "line 6: aliases.a: a model's name must have no control or invisible characters",
+    ),
     "a provider in capitals": (
         "aliases: {}\nx-p: &p {type: fake}\nproviders: {Acme: *p, p: *p}\n",
         "line 3: providers.Acme: a provider's short name must be lower-case letters, digits, '.', '_' or '-'",
