@@ -113,10 +113,8 @@ class Settings(BaseSettings):
 
 def shipped_routes() -> Path:
     """Where the shipped routes.yaml lies: at the top of a checkout, or inside an installed package."""
-    checkout = Path(__file__).parents[1]
-    if (checkout / "pyproject.toml").exists():
-        return checkout / "routes.yaml"
-    return Path(__file__).with_name("routes.yaml")
+    packaged = Path(__file__).with_name("routes.yaml")  # a wheel puts it there
+    return packaged if packaged.exists() else packaged.parents[1] / packaged.name
 
 
 def is_loopback(host: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,25 @@ def test_folders_follow_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     settings = load_settings()
     assert settings.state_dir == tmp_path / "s" / "ionrouter"
     assert settings.cache_dir == tmp_path / "home" / ".cache" / "ionrouter"
+
+
+def test_an_installed_package_has_its_own_routes_whatever_lies_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Some packages leave their pyproject.toml in site-packages, which makes that no checkout."""
+    package = tmp_path / "site-packages" / "ionrouter"
+    package.mkdir(parents=True)
+    (package / "routes.yaml").write_text("")
+    (package.parent / "pyproject.toml").write_text("")
+    monkeypatch.setattr("ionrouter.settings.__file__", str(package / "settings.py"))
+    assert shipped_routes() == package / "routes.yaml"
+
+
+def test_a_source_archive_holds_what_its_makefile_installs_by() -> None:
+    root = Path(__file__).parents[1]
+    sdist = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["scikit-build"]["sdist"]
+    needed = set(re.findall(r"^\$\(VENV\)/\.dependencies: (\S+)$", (root / "Makefile").read_text(), re.M))
+    assert needed and needed <= set(sdist["include"])
 
 
 def test_routes_are_the_ones_named_then_those_here_then_the_shipped_ones(tmp_path: Path) -> None:
