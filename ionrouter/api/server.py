@@ -5,23 +5,55 @@ aiohttp answers malformed HTTP with text/plain before any middleware runs; this 
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from ionrouter.api.responses import error_response
 from ionrouter.schema.errors import INTERNAL_ERROR, plain_error
 
 _log = structlog.get_logger(__name__)
 
+HEAD_TIMEOUT_S = 60.0  # from a connection's begin to its first request's head; aiohttp would wait for ever
+
 
 class EnvelopeHandler(RequestHandler):
     """A connection whose own errors (bad request line, oversized header) are JSON."""
 
-    __slots__ = ()
+    __slots__ = ("_head_timeout_s", "_head_timer")
+
+    def __init__(self, *args: Any, head_timeout_s: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_timeout_s = head_timeout_s
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; who asks nothing, or never ends its head, must not hold one of the process's files."""
+        super().connection_made(transport)
+        self._head_timer = self._loop.call_later(self._head_timeout_s, self._end_if_silent)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End; nothing is kept of it."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        super().connection_lost(exc)
+
+    def _end_if_silent(self) -> None:
+        self._head_timer = None
+        if self._request_count == 0:
+            self.force_close()
+
+    def log_exception(self, *args: Any, **options: Any) -> None:
+        """Log a fault; a body that was found out as broken behind its answer is the client's, and none."""
+        if isinstance(options.get("exc_info"), RequestPayloadError):
+            _log.debug("request_malformed", status=400, error="RequestPayloadError")
+        else:
+            super().log_exception(*args, **options)
 
     def handle_error(
         self,
@@ -58,9 +90,15 @@ class EnvelopeRunner(web.AppRunner):
 
     __slots__ = ("_handler_options",)
 
-    def __init__(self, app: web.Application, *, shutdown_timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        shutdown_timeout: float = 5.0,
+        head_timeout_s: float = HEAD_TIMEOUT_S,
+    ) -> None:
         super().__init__(app, shutdown_timeout=shutdown_timeout)
-        self._handler_options = {"access_log": None}
+        self._handler_options = {"access_log": None, "head_timeout_s": head_timeout_s}
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()

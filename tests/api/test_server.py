@@ -1,18 +1,21 @@
-"""The HTTP server's sockets: small writes leave at once, whichever loop runs."""
+"""The HTTP server's sockets: small writes leave at once, whichever loop runs; who asks nothing is let go."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 import uvloop
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
 from ionrouter.api.lifecycle import listen
 from ionrouter.api.server import EnvelopeRunner
+from tests.support.server import GUARD_S
 
 
 async def nodelay(request: web.Request) -> web.Response:
@@ -21,18 +24,31 @@ async def nodelay(request: web.Request) -> web.Response:
     return web.Response(text=str(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
 
 
-async def asked() -> str:
+async def whole(request: web.Request) -> web.Response:
+    try:
+        return web.Response(text=str(len(await request.read())))
+    except RequestPayloadError:
+        return web.Response(status=400)
+
+
+@asynccontextmanager
+async def listening(**options: float) -> AsyncIterator[tuple[str, int]]:
     app = web.Application()
     app.router.add_get("/", nodelay)
-    runner = EnvelopeRunner(app)
+    app.router.add_post("/", whole)
+    runner = EnvelopeRunner(app, **options)
     await runner.setup()
     try:
         await listen(runner, "127.0.0.1", 0)
-        host, port = runner.addresses[0][:2]
-        async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/") as answer:
-            return await answer.text()
+        yield runner.addresses[0][:2]
     finally:
         await runner.cleanup()
+
+
+async def asked() -> str:
+    async with listening() as (host, port), aiohttp.ClientSession() as session:
+        async with session.get(f"http://{host}:{port}/") as answer:
+            return await answer.text()
 
 
 @pytest.mark.parametrize(
@@ -44,3 +60,37 @@ def test_accepted_connections_send_small_pieces_at_once(
     """Nagle's algorithm would hold a first token back until the client's delayed ACK: 40 ms."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         assert int(runner.run(asked())) != 0
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: a\r\nX-Slow: 1\r\n"])
+async def test_a_connection_that_asks_nothing_is_closed(sent: bytes) -> None:
+    async with listening(head_timeout_s=0.2) as (host, port), asyncio.timeout(GUARD_S):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(sent)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_connection_that_asked_once_may_wait_with_its_next_request() -> None:
+    head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with listening(head_timeout_s=0.2) as (host, port), asyncio.timeout(GUARD_S):
+        reader, writer = await asyncio.open_connection(host, port)
+        for pause_s in (0.5, 0.0):
+            writer.write(head)
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(1)
+            await asyncio.sleep(pause_s)
+        writer.close()
+
+
+async def test_a_body_that_is_not_compressed_as_it_says_is_no_fault_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n"
+    async with listening() as (host, port), asyncio.timeout(GUARD_S):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(head + b"hello")
+        assert b" 400 " in await reader.readline()
+        await reader.read()  # the server closes
+        writer.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
