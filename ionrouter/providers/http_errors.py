@@ -31,7 +31,7 @@ Redact = Callable[[str], str]
 
 
 class ErrorReader:
-    """Reads the errors of one provider. `redact` sees every message before it leaves."""
+    """Reads the errors of one provider. `redact` sees every text of the upstream before it leaves."""
 
     def __init__(self, provider: str, redact: Redact) -> None:
         self.provider = provider
@@ -82,14 +82,18 @@ class ErrorReader:
             failure=verdict.failure,
             message=self.redact(error.message) or _plain_message(verdict.status),
             status=verdict.status,
-            code=error.code,
+            code=self._word(error.code),
             error_type=verdict.error_type or ERROR_TYPES.get(verdict.status, "unmapped"),
-            param=error.param,
+            param=self._word(error.param),
             provider=self.provider,
             retry_after_s=error.retry_after_s if retry_after_s is None else retry_after_s,
             raw=self.redact(raw) or None,
-            native_type=error.type,
+            native_type=self._word(error.type),
         )
+
+    def _word(self, text: str | None) -> str | None:
+        """Redact a field that should be one word; upstreams put whole texts there too."""
+        return None if text is None else self.redact(text)
 
 
 def judge(error: ErrorBody, status: int | None) -> Verdict:

@@ -345,3 +345,14 @@ def test_a_fault_of_transport_has_no_status_of_the_upstreams() -> None:
     fault = ERRORS.fault("cut", f"cut with {KEY}")
     assert (fault.failure, fault.status, fault.code) == (F.TRANSIENT, None, "cut")
     assert KEY not in fault.message
+
+
+@pytest.mark.parametrize("where", ["message", "code", "type", "param"])
+@pytest.mark.parametrize("status", [400, 401, 500])
+def test_a_key_is_redacted_wherever_the_upstream_puts_it(status: int, where: str) -> None:
+    echo = f"Bearer {KEY} \x1b[2J" + "x" * 5000
+    body = {"error": {"message": "no", "code": "c", "type": "t", "param": "p", where: echo}}
+    for error in (read(status, body), ERRORS.payload(body["error"])):
+        told = [error.message, error.code, error.native_type, error.param, error.raw]
+        assert all(text is not None and len(text) <= 2048 for text in told)
+        assert not [text for text in told if text is not None and (KEY in text or "\x1b" in text)]
