@@ -49,6 +49,13 @@ def _transport(code: str, words: str, status: int = 502, error_type: str = "prov
 _T, _D, _R = FailureClass.TRANSIENT, FailureClass.DOMAIN, FailureClass.REQUEST
 _C, _E, _M = FailureClass.CAPACITY, FailureClass.ENDPOINT_REQUEST, FailureClass.CONTENT
 
+_NOT_FETCHED = Row(
+    _E,
+    400,
+    "image_download_failed",
+    is_final=True,
+    words="this provider takes images and files as data: URLs alone; addresses are not fetched here",
+)
 TABLE: dict[str, Row] = {
     "AuthenticationError": Row(_D, 401, "authentication"),
     "CallerCredentialAuthenticationError": Row(_D, 401, "authentication"),
@@ -65,7 +72,8 @@ TABLE: dict[str, Row] = {
     "BadRequestError": Row(_R, 400, "invalid_request"),
     "InvalidRequestError": Row(_R, 400, "invalid_request"),
     "UnprocessableEntityError": Row(_R, 422, "unprocessable"),
-    "ImageFetchError": Row(_R, 400, "image_download_failed", is_final=True),
+    "ImageFetchError": _NOT_FETCHED,
+    "SSRFError": _NOT_FETCHED,
     "VectorStoreSearchError": Row(_R, 400, "invalid_request", is_final=True),
     "MalformedRequestFieldError": Row(_R, 400, "invalid_request", is_final=True),
     "ContextWindowExceededError": Row(
@@ -114,6 +122,7 @@ _ROOT_CAUSES = frozenset(
     (
         *("ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"),
         *("ClientPayloadError", "ReadError", "RemoteProtocolError", "ReadTimeout"),
+        *("ImageFetchError", "SSRFError"),
     )
 )
 

@@ -43,7 +43,21 @@ def import_litellm() -> Any:
     litellm.disable_aiohttp_trust_env = True
     logging.disable(logging.CRITICAL)
     _mend_clients()
+    _fetch_nothing()
     return litellm
+
+
+def _fetch_nothing() -> None:
+    """For many providers litellm would fetch images and files by the addresses in a request.
+
+    Callers would choose where this machine connects to, and the loop would wait: some of its fetches block.
+    """
+    from litellm.litellm_core_utils import url_utils
+
+    def refuse(url: str) -> tuple[str, str]:
+        raise url_utils.SSRFError("addresses in requests are not fetched here")
+
+    url_utils.validate_url = refuse  # what every such fetch asks first
 
 
 def _mend_clients() -> None:

@@ -154,3 +154,37 @@ def test_headers_and_body_are_found_where_litellm_keeps_them() -> None:
 def test_an_exception_without_any_attribute_is_described() -> None:
     assert read(ValueError("odd"))[0] is FailureClass.TRANSIENT
     assert read(ValueError())[3] == "ValueError"
+
+
+NO_FETCH = """
+import asyncio, json
+from ionrouter.providers.litellm_errors import describe
+from ionrouter.providers.litellm_worker import import_litellm
+litellm = import_litellm()
+from litellm.litellm_core_utils.prompt_templates import factory, image_handling
+fetched, told = [], []
+class Client:  # instead of a network
+    def get(self, url, **_):
+        fetched.append(url)
+        raise OSError("no network")
+async def asking(url):
+    return await image_handling.async_convert_url_to_base64(url)
+litellm.module_level_client = litellm.module_level_aclient = Client()
+factory.HTTPHandler = lambda **_: Client()
+for ask in (image_handling.convert_url_to_base64, lambda url: asyncio.run(asking(url)),
+            factory.BedrockImageProcessor.get_image_details):
+    try:
+        ask("http://93.184.215.14/a.png")
+    except Exception as error:
+        told.append(describe(error)["classes"][0])
+print(json.dumps([fetched, told]))
+"""
+
+
+def test_nothing_is_fetched_by_an_address_in_a_request() -> None:
+    """A caller would choose where this machine connects to, and a slow place would hold up everybody."""
+    fetched, told = json.loads(run(NO_FETCH).splitlines()[-1])
+    assert fetched == []
+    assert len(told) == 3
+    for name in told:
+        assert (TABLE[name].failure, TABLE[name].status) == (FailureClass.ENDPOINT_REQUEST, 400)
