@@ -27,6 +27,7 @@ _AFTERWORD = re.compile(
     re.S,
 )
 _NO_PROVIDER = "LLM Provider NOT provided"  # comes as a plain BadRequestError, before anything is sent
+_CATCH_ALL = "APIConnectionError"  # what litellm makes of any exception that it does not know
 _HEADERS = ("retry-after", "retry-after-ms", "content-type", "location")
 
 
@@ -72,6 +73,7 @@ TABLE: dict[str, Row] = {
     "BadRequestError": Row(_R, 400, "invalid_request"),
     "InvalidRequestError": Row(_R, 400, "invalid_request"),
     "UnprocessableEntityError": Row(_R, 422, "unprocessable"),
+    "RequestNotTranslated": Row(_E, 400, "invalid_request", is_final=True),
     "ImageFetchError": _NOT_FETCHED,
     "SSRFError": _NOT_FETCHED,
     "VectorStoreSearchError": Row(_R, 400, "invalid_request", is_final=True),
@@ -138,6 +140,8 @@ def describe(error: BaseException) -> dict[str, Any]:
     classes = _names(root)
     if text.startswith(_NO_PROVIDER):
         classes.insert(0, "LiteLLMUnknownProvider")
+    elif classes[0] == _CATCH_ALL and any(map(_arose_in_translation, chain)):
+        classes.insert(0, "RequestNotTranslated")
     return {"classes": classes, "status": status, "text": text, "headers": headers}
 
 
@@ -159,6 +163,16 @@ def read_litellm_error(told: Mapping[str, Any], errors: ErrorReader, now_wall: f
         code=row.code or judged.code,
         message=row.words or judged.message,
     )
+
+
+def _arose_in_translation(error: BaseException) -> bool:
+    """Ask whether a request was being put into the provider's words: nothing is sent before that is done."""
+    trace = error.__traceback__
+    while trace is not None:
+        if "transform_request" in trace.tb_frame.f_code.co_name:  # litellm's name for it, with affixes
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _told_status(row: Row) -> int | None:

@@ -188,3 +188,43 @@ def test_nothing_is_fetched_by_an_address_in_a_request() -> None:
     assert len(told) == 3
     for name in told:
         assert (TABLE[name].failure, TABLE[name].status) == (FailureClass.ENDPOINT_REQUEST, 400)
+
+
+NOT_TRANSLATED = """
+import asyncio, json
+from ionrouter.providers.litellm_errors import describe
+from ionrouter.providers.litellm_worker import import_litellm
+litellm = import_litellm()
+def says(*parts): return [{"role": "user", "content": list(parts)}]
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{bad"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "/etc/passwd"}}
+BAD = [("gemini/gemini-2.0-flash", says(IMAGE)),
+       ("gemini/gemini-2.0-flash", says({"type": "file", "file": {}})),
+       ("gemini/gemini-2.0-flash", [{"role": "tool", "tool_call_id": "x", "content": "y"}]),
+       ("gemini/gemini-2.0-flash", [{"role": "assistant", "tool_calls": [CALL]}]),
+       ("bedrock/anthropic.claude-3-sonnet-20240229-v1:0", says(IMAGE)),
+       ("ollama_chat/llava", [{"role": "assistant", "tool_calls": [CALL]}]),
+       ("gemini/gemini-2.0-flash", says({"type": "text", "text": "right"}))]
+AWS = dict(aws_access_key_id="a", aws_secret_access_key="b", aws_region_name="us-east-1")
+async def main():
+    told = []
+    for model, messages in BAD:
+        try:
+            await litellm.acompletion(model=model, messages=messages, api_key="k", api_base="http://127.0.0.1:9",
+                                      max_retries=0, **(AWS if "bedrock" in model else {}))
+        except Exception as error:
+            told.append(describe(error))
+    print(json.dumps(told))
+asyncio.run(main())
+"""
+
+
+def test_a_request_that_litellm_cannot_translate_is_no_fault_of_the_endpoint() -> None:
+    """Else three of a caller's bad images would open the endpoint's breaker for everybody."""
+    *bad, no_server = json.loads(run(NOT_TRANSLATED).splitlines()[-1])
+    assert len(bad) == 6
+    for told in bad:
+        error = read_litellm_error(told, ERRORS, 0.0)
+        assert (error.failure, error.status) == (FailureClass.ENDPOINT_REQUEST, 400), told
+        assert error.message
+    assert read_litellm_error(no_server, ERRORS, 0.0).failure is FailureClass.TRANSIENT
