@@ -28,6 +28,8 @@ _AFTERWORD = re.compile(
 )
 _NO_PROVIDER = "LLM Provider NOT provided"  # comes as a plain BadRequestError, before anything is sent
 _CATCH_ALL = "APIConnectionError"  # what litellm makes of any exception that it does not know
+_TO_PROVIDER = ("transform_request",)
+_FROM_PROVIDER = ("transform_response", "to_openai_model_response")
 _HEADERS = ("retry-after", "retry-after-ms", "content-type", "location")
 
 
@@ -73,6 +75,7 @@ TABLE: dict[str, Row] = {
     "BadRequestError": Row(_R, 400, "invalid_request"),
     "InvalidRequestError": Row(_R, 400, "invalid_request"),
     "UnprocessableEntityError": Row(_R, 422, "unprocessable"),
+    "AnswerNotTranslated": _transport("malformed", "the upstream's answer lacks what it should have"),
     "RequestNotTranslated": Row(_E, 400, "invalid_request", is_final=True),
     "ImageFetchError": _NOT_FETCHED,
     "SSRFError": _NOT_FETCHED,
@@ -140,8 +143,10 @@ def describe(error: BaseException) -> dict[str, Any]:
     classes = _names(root)
     if text.startswith(_NO_PROVIDER):
         classes.insert(0, "LiteLLMUnknownProvider")
-    elif classes[0] == _CATCH_ALL and any(map(_arose_in_translation, chain)):
-        classes.insert(0, "RequestNotTranslated")
+    elif classes[0] == _CATCH_ALL and _arose_in(_TO_PROVIDER, chain):
+        classes.insert(0, "RequestNotTranslated")  # and nothing was sent
+    elif status == 422 and _arose_in(_FROM_PROVIDER, chain):
+        classes.insert(0, "AnswerNotTranslated")  # 422 is what litellm says then
     return {"classes": classes, "status": status, "text": text, "headers": headers}
 
 
@@ -165,13 +170,14 @@ def read_litellm_error(told: Mapping[str, Any], errors: ErrorReader, now_wall: f
     )
 
 
-def _arose_in_translation(error: BaseException) -> bool:
-    """Ask whether a request was being put into the provider's words: nothing is sent before that is done."""
-    trace = error.__traceback__
-    while trace is not None:
-        if "transform_request" in trace.tb_frame.f_code.co_name:  # litellm's name for it, with affixes
-            return True
-        trace = trace.tb_next
+def _arose_in(steps: tuple[str, ...], chain: list[BaseException]) -> bool:
+    """Ask whether such a step of litellm's was under way; its functions have the step's name, with affixes."""
+    for error in chain:
+        trace = error.__traceback__
+        while trace is not None:
+            if any(step in trace.tb_frame.f_code.co_name for step in steps):
+                return True
+            trace = trace.tb_next
     return False
 
 

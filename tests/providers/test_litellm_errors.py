@@ -228,3 +228,32 @@ def test_a_request_that_litellm_cannot_translate_is_no_fault_of_the_endpoint() -
         assert (error.failure, error.status) == (FailureClass.ENDPOINT_REQUEST, 400), told
         assert error.message
     assert read_litellm_error(no_server, ERRORS, 0.0).failure is FailureClass.TRANSIENT
+
+
+ODD_ANSWER = """
+import asyncio, json
+from ionrouter.providers.litellm_errors import describe
+from ionrouter.providers.litellm_worker import import_litellm
+from tests.support.upstream import Upstream, error, json_response
+litellm = import_litellm()
+async def main():
+    told = []
+    for script in (json_response({"candidates": []}), error(422, "no such role")):
+        with Upstream(script) as up:
+            try:
+                await litellm.acompletion(model="gemini/gemini-2.0-flash", api_key="k", api_base=up.url,
+                                          messages=[{"role": "user", "content": "hi"}], max_retries=0)
+            except Exception as error_:
+                told.append(describe(error_))
+    print(json.dumps(told))
+asyncio.run(main())
+"""
+
+
+def test_an_answer_that_litellm_cannot_read_is_the_upstreams_fault() -> None:
+    """litellm says 422 of it, as if the request were to blame, and no other endpoint would be asked."""
+    odd, refused = json.loads(run(ODD_ANSWER).splitlines()[-1])
+    error = read_litellm_error(odd, ERRORS, 0.0)
+    assert (error.failure, error.code) == (FailureClass.TRANSIENT, "malformed")
+    error = read_litellm_error(refused, ERRORS, 0.0)
+    assert (error.failure, error.status) == (FailureClass.REQUEST, 422)
