@@ -171,7 +171,7 @@ def read_litellm_error(told: Mapping[str, Any], errors: ErrorReader, now_wall: f
 
 
 def _arose_in(steps: tuple[str, ...], chain: list[BaseException]) -> bool:
-    """Ask whether such a step of litellm's was under way; its functions have the step's name, with affixes."""
+    """Ask whether a step of litellm's was under way: its functions have the step's name, with affixes."""
     for error in chain:
         trace = error.__traceback__
         while trace is not None:

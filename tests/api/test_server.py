@@ -46,9 +46,12 @@ async def listening(**options: float) -> AsyncIterator[tuple[str, int]]:
 
 
 async def asked() -> str:
-    async with listening() as (host, port), aiohttp.ClientSession() as session:
-        async with session.get(f"http://{host}:{port}/") as answer:
-            return await answer.text()
+    async with (
+        listening() as (host, port),
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{host}:{port}/") as answer,
+    ):
+        return await answer.text()
 
 
 @pytest.mark.parametrize(
