@@ -6,6 +6,7 @@ no clock; every moment is a parameter, in monotonic seconds.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
@@ -304,8 +305,8 @@ class HealthBook:
         """Find an endpoint's state, or start a clean one."""
         health = self._healths.get(endpoint.identity)
         if health is None:
+            self._make_room()  # before it is there: it has not started anything, and would be the first to go
             health = self._healths[endpoint.identity] = Health(endpoint_id=endpoint.id)
-            self._forget_idle()
         health.breaker.rules = endpoint.breaker
         return health
 
@@ -352,12 +353,13 @@ class HealthBook:
         """Count the attempts under way, everywhere."""
         return sum(len(health.flights) for health in self._healths.values())
 
-    def _forget_idle(self) -> None:
-        if len(self._healths) > self.max_entries:
-            idle = min(
+    def _make_room(self) -> None:
+        """Let the longest idle go, many at once: each look at all of them is the event loop's time."""
+        if len(self._healths) >= self.max_entries:
+            idle = heapq.nsmallest(
+                max(self.max_entries // 64, 1),
                 (identity for identity, health in self._healths.items() if not health.flights),
                 key=lambda identity: self._healths[identity].last_started_at,
-                default=None,
             )
-            if idle is not None:
-                del self._healths[idle]
+            for identity in idle:
+                del self._healths[identity]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ionrouter.balancing.health import BACKOFF_S, MAX_BACKOFF_S, Flight, Health, HealthBook
@@ -209,6 +211,36 @@ def test_invented_endpoints_push_out_the_longest_idle_but_none_in_flight() -> No
         book.of(endpoint(f"e{i}")).last_started_at = float(i)
     assert len(book._healths) <= 11
     assert book.of(endpoint("busy")) is busy
+
+
+def test_an_endpoint_that_comes_when_the_book_is_full_is_remembered() -> None:
+    book = HealthBook(max_entries=10)
+    for i in range(10):
+        book.of(endpoint(f"e{i}")).last_started_at = float(i)
+    late = book.of(endpoint("late"))
+    assert book.of(endpoint("late")) is late
+    late.begin(11.0, True)
+    for i in range(20):
+        book.of(endpoint(f"f{i}")).last_started_at = 12.0 + i
+    assert book.of(endpoint("late")) is late
+
+
+def test_a_full_book_is_looked_through_once_for_many_invented_endpoints() -> None:
+    """Else each name that a client invents costs milliseconds of everybody's event loop."""
+
+    class Looked(dict[str, Health]):
+        num_looks = 0
+
+        def items(self) -> Any:
+            self.num_looks += 1
+            return super().items()
+
+    book, healths = HealthBook(max_entries=640), Looked()
+    book._healths = healths
+    for i in range(1280):
+        book.of(endpoint(f"e{i}")).last_started_at = float(i)
+    assert len(healths) <= 640
+    assert healths.num_looks <= 64
 
 
 def hanging_together(num: int) -> tuple[Health, list[Flight]]:
