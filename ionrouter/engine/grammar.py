@@ -6,14 +6,32 @@ Knows llguidance and JSON Schema; knows no model, no vocabulary and no request.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from ionrouter.engine.deep_stack import on_deep_stack
 from ionrouter.errors import IonrouterError
+
+Result = TypeVar("Result")
 
 # One line, one space after "," and ":": a model that may choose white space can go on choosing it for ever.
 JSON_OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+# What llguidance takes to compile grows with these: its stack by up to 1 KB a character of a grammar's rules
+# that name one another and 350 bytes of a schema's (deep_stack.STACK_BYTES holds either), its memory with the
+# square of a regular expression (70 MB for 8,192 characters), its time with the cube of the patterns.
+MAX_SCHEMA_CHARACTERS = 1 << 19
+MAX_EBNF_CHARACTERS = 1 << 17
+MAX_GRAMMAR_CHARACTERS = 1 << 20  # all tools' schemas together
+MAX_CHOICE_CHARACTERS = 1 << 18
+MAX_REGEX_CHARACTERS = 1 << 13
+MAX_PATTERN_PROPERTIES = 128
+_INLINE_CHARACTERS = 4096  # no deeper than anybody's stack
+_MAX_SEARCHED = 1 << 20  # characters of subschemas that are compiled to find the one at fault
+
+_REGEX_IN_EBNF = re.compile(r"\\.|/(?:[^/\\\n]|\\.)*")  # or what is escaped elsewhere
 
 # Keyword -> how its value holds subschemas. What is not here holds none.
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -49,9 +67,13 @@ def from_json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
     if not isinstance(schema, Mapping):
         raise GrammarRefused("expected an object: a JSON Schema")
     try:
+        _require_patterns(schema)
         source = _schema_source(schema)
-    except (ValueError, TypeError, RecursionError) as error:
+    except RecursionError as error:
+        raise GrammarRefused("nested too deeply") from error
+    except (ValueError, TypeError) as error:
         raise GrammarRefused(str(error)) from error
+    _require_size(source, MAX_SCHEMA_CHARACTERS)
     fault = _fault_of(source)
     if fault is not None:
         raise GrammarRefused(*_located(schema, fault))
@@ -62,6 +84,7 @@ def from_regex(pattern: str) -> Grammar:
     """Compile a regular expression (Rust's syntax: no look-around, no back references) for the whole text."""
     from llguidance import LLMatcher
 
+    _require_size(pattern, MAX_REGEX_CHARACTERS)
     return _checked(LLMatcher.grammar_from_regex(pattern))
 
 
@@ -69,6 +92,7 @@ def from_choice(choices: Sequence[str]) -> Grammar:
     """Allow exactly these texts."""
     if not choices or not all(isinstance(choice, str) and choice for choice in choices):
         raise GrammarRefused("expected texts, at least one, none empty")
+    _require_size(choices, MAX_CHOICE_CHARACTERS)
     return from_lark("start: " + " | ".join(lark_text(choice) for choice in choices))
 
 
@@ -76,6 +100,9 @@ def from_ebnf(text: str) -> Grammar:
     """Compile a grammar in GBNF (llama.cpp's EBNF, `root ::= ...`) or in Lark's form (`start: ...`)."""
     from llguidance import grammar_from
 
+    _require_size(text, MAX_EBNF_CHARACTERS)
+    if any(len(found[0]) > MAX_REGEX_CHARACTERS for found in _REGEX_IN_EBNF.finditer(text)):
+        raise GrammarRefused(f"a regular expression has more than {MAX_REGEX_CHARACTERS} characters")
     try:
         return _checked(grammar_from("grammar", text))
     except ValueError as error:
@@ -86,6 +113,7 @@ def from_lark(text: str) -> Grammar:
     """Compile a grammar in llguidance's dialect of Lark."""
     from llguidance import LLMatcher
 
+    _require_size(text, MAX_GRAMMAR_CHARACTERS)
     return _checked(LLMatcher.grammar_from_lark(text))
 
 
@@ -133,26 +161,75 @@ def _fault_of(source: str) -> str | None:
     """What is wrong with it, warnings included: each names something that would be ignored."""
     from llguidance import LLMatcher
 
-    _, messages = LLMatcher.validate_grammar_with_warnings(source)
+    _, messages = with_room_for(source, lambda: LLMatcher.validate_grammar_with_warnings(source))
     return " ".join(message.strip() for message in messages) or None
+
+
+def with_room_for(source: str, work: Callable[[], Result]) -> Result:
+    """Call `work`, which compiles `source`, where the stack holds however deep that leads."""
+    return work() if len(source) <= _INLINE_CHARACTERS else on_deep_stack(work, "ion-grammar-deep")
+
+
+def _require_size(given: Sequence[Any], most: int) -> None:
+    size = len(given) if isinstance(given, str) else sum(map(len, given))
+    if size > most:
+        raise GrammarRefused(f"{size} characters are more than {most}")
+
+
+def _require_patterns(schema: Mapping[str, Any]) -> None:
+    """Bound what regular expressions cost, wherever in a schema they stand."""
+    num_patterns, waiting = 0, [("", schema)]
+    while waiting:
+        path, inner = waiting.pop()
+        patterns = [*_mapping(inner.get("patternProperties")), inner.get("pattern")]
+        num_patterns += len(patterns) - 1
+        for pattern in patterns:
+            if isinstance(pattern, str) and len(pattern) > MAX_REGEX_CHARACTERS:
+                where = f"{path}.pattern" if pattern is patterns[-1] else f"{path}.patternProperties"
+                raise GrammarRefused(
+                    f"a pattern has {len(pattern)} characters, more than {MAX_REGEX_CHARACTERS}", where
+                )
+        if num_patterns > MAX_PATTERN_PROPERTIES:
+            message = f"more than {MAX_PATTERN_PROPERTIES} patterns in the whole schema"
+            raise GrammarRefused(message, f"{path}.patternProperties")
+        held = (*_children(inner, {}, path), *_definitions(inner, path))
+        waiting += [(step, child) for step, child in held if isinstance(child, Mapping)]
+
+
+def _definitions(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for place in _ROOT:
+        yield from ((f"{path}.{place}.{name}", item) for name, item in _mapping(schema.get(place)).items())
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _located(schema: Mapping[str, Any], fault: str) -> tuple[str, str]:
     """Find the innermost subschema that is at fault on its own: its message, and the path to it.
 
-    The compiler says what it does not know, but not where.
+    The compiler says what it does not know, but not where. What is too large to be searched is named as far
+    as the search led.
     """
     root = {key: schema[key] for key in _ROOT if key in schema}
+    left = _MAX_SEARCHED
+
+    def fault_in(subschema: Mapping[str, Any]) -> str | None:
+        nonlocal left
+        source = _schema_source(subschema)
+        left -= len(source)
+        return _fault_of(source)
+
     path, inner, seen = "", schema, set()
     while path not in seen:
         seen.add(path)
         for step, child in _children(inner, schema, path):
-            found = _fault_of(_schema_source({**root, **child})) if isinstance(child, Mapping) else None
+            found = fault_in({**root, **child}) if left > 0 and isinstance(child, Mapping) else None
             if found is not None:
                 path, inner, fault = step, child, found
                 break
     for keyword in inner:
-        if _fault_of(_schema_source({**root, **{k: v for k, v in inner.items() if k != keyword}})) is None:
+        if left > 0 and fault_in({**root, **{k: v for k, v in inner.items() if k != keyword}}) is None:
             return fault, f"{path}.{keyword}"
     return fault, path
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ionrouter.engine.grammar import Grammar, GrammarRefused
+from ionrouter.engine.grammar import Grammar, GrammarRefused, with_room_for
 
 if TYPE_CHECKING:
     from ionrouter.engine.tokenizer import Tokenizer
@@ -39,7 +39,8 @@ class GrammarVocabulary:
         """
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokens, grammar.source, log_level=0)
+        source = grammar.source
+        matcher = with_room_for(source, lambda: LLMatcher(self._tokens, source, log_level=0))
         if matcher.is_error():
             raise GrammarRefused(matcher.get_error().strip())
         return matcher

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import structlog
 
@@ -34,6 +34,7 @@ from ionrouter.errors import FailureClass, IonrouterError, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.interleave import interleave
 from ionrouter.providers.ion_answer import Answer, ChatAnswer, CompletionAnswer
+from ionrouter.providers.ion_grammar import FORM_FIELDS
 from ionrouter.providers.ion_parameters import (
     MAX_CHOICES,
     Limits,
@@ -57,10 +58,14 @@ _log = structlog.get_logger(__name__)
 
 # Longer requests are rendered and tokenized in a worker thread (about 1 ms for 16 K characters).
 _INLINE_CHARACTERS = 16_384
+# So are requests with longer forms of an answer, whose grammars are compiled (2 K characters: 10 ms).
+_INLINE_FORM_CHARACTERS = 2_048
 # So are the scores of more prompt tokens (up to 20 alternatives of each).
 _INLINE_SCORES = 256
 # Of the connect deadline: the caller's own timer must not fire first.
 _WAIT_SHARE = 0.9
+_PROMPTS: Mapping[str, str] = {"chat": "messages", "completions": "prompt"}
+_FORMS = ("tools", *FORM_FIELDS)
 _PRIORITIES: Mapping[object, int] = {"priority": 1, "fast": 1, "flex": -1}
 _FAILURES: Mapping[type[IonrouterError], tuple[FailureClass, int, str | None]] = {
     EngineClosed: (FailureClass.TRANSIENT, 503, None),
@@ -125,9 +130,7 @@ class IonProvider:
         """The same; what the engine said at once comes at once, text alone as runs."""
         try:
             async with self._lease(request.endpoint) as engine:
-                limits = _limits(request.endpoint, engine)
-                prompts = await _in_thread_if_long(request, engine, limits)
-                plan = _with_form(self._plan(request, prompts, limits), request, engine, prompts)
+                prompts, plan = await self._in_thread_if_long(request, engine)
                 async with aclosing(_answer(engine, prompts, plan, request)) as batches:
                     async for batch in batches:
                         yield batch
@@ -140,6 +143,26 @@ class IonProvider:
             raise NotReady(f"endpoint {endpoint.id} names no weights")
         wait_s = endpoint.timeouts.connect_s * _WAIT_SHARE
         return self._pool.lease(_settings(endpoint.local), wait_s=wait_s)
+
+    async def _in_thread_if_long(
+        self, request: UpstreamRequest, engine: LocalEngine
+    ) -> tuple[list[Prompt], Plan]:
+        field = _PROMPTS.get(request.kind)
+        if field is None:
+            raise unsupported("model", request.kind)
+        now = datetime.now()  # what templates print as today's date is the server's local date
+        if _is_long(request.body, field):
+            return await asyncio.to_thread(self._prepared, request, engine, field, now)
+        return self._prepared(request, engine, field, now)
+
+    def _prepared(
+        self, request: UpstreamRequest, engine: LocalEngine, field: str, now: datetime
+    ) -> tuple[list[Prompt], Plan]:
+        limits = _limits(request.endpoint, engine)
+        prompts = prompts_of(request.body, request.kind, engine, now)
+        for prompt in prompts:
+            require_length(len(prompt.ids), limits, field)
+        return prompts, _with_form(self._plan(request, prompts, limits), request, engine, prompts)
 
     def _plan(self, request: UpstreamRequest, prompts: list[Prompt], limits: Limits) -> Plan:
         longest = max(len(prompt.ids) for prompt in prompts)
@@ -196,18 +219,9 @@ def _limits(endpoint: Endpoint, engine: LocalEngine) -> Limits:
     return Limits(length, engine.vocab_size, endpoint.max_completion_tokens)
 
 
-async def _in_thread_if_long(request: UpstreamRequest, engine: LocalEngine, limits: Limits) -> list[Prompt]:
-    field = {"chat": "messages", "completions": "prompt"}.get(request.kind)
-    if field is None:
-        raise unsupported("model", request.kind)
-    now = datetime.now()  # what templates print as today's date is the server's local date
-    if len(str(request.body.get(field))) > _INLINE_CHARACTERS:
-        prompts = await asyncio.to_thread(prompts_of, request.body, request.kind, engine, now)
-    else:
-        prompts = prompts_of(request.body, request.kind, engine, now)
-    for prompt in prompts:
-        require_length(len(prompt.ids), limits, field)
-    return prompts
+def _is_long(body: Mapping[str, Any], field: str) -> bool:
+    forms = sum(len(str(body[name])) for name in _FORMS if body.get(name) is not None)
+    return forms > _INLINE_FORM_CHARACTERS or len(str(body.get(field))) > _INLINE_CHARACTERS
 
 
 async def _answer(

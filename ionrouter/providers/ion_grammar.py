@@ -125,6 +125,10 @@ _FORMS: Mapping[str, Callable[[Any], Grammar]] = {
 }
 
 
+# Every field that `grammar_of` reads.
+FORM_FIELDS = ("response_format", "structured_outputs", *(f"guided_{key}" for key in _FORMS))
+
+
 def _refused(message: str, param: str) -> UpstreamError:
     """Another endpoint may follow what we cannot."""
     return UpstreamError(
