@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+CANNOT_GO_ON = "the grammar cannot go on: "  # begins the error of a sequence that its grammar ended
+_DEAD_END = "NoExtension"  # llguidance's name of it
 _WAIT_S = 1.0  # a closed engine is noticed at once all the same
 
 
@@ -37,12 +39,11 @@ class GrammarVocabulary:
 
         Up to a second for enormous grammars, without the interpreter's lock.
         """
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        source = grammar.source
-        matcher = with_room_for(source, lambda: LLMatcher(self._tokens, source, log_level=0))
-        if matcher.is_error():
-            raise GrammarRefused(matcher.get_error().strip())
+        source, limits = grammar.source, LLParserLimits(verbose_errors=False)  # they would repeat the grammar
+        matcher = with_room_for(source, lambda: LLMatcher(self._tokens, source, log_level=0, limits=limits))
+        _require_sound(matcher)
         return matcher
 
 
@@ -90,16 +91,16 @@ class GrammarKeeper:
                     masks.append((sequence, index, self._mask(*kept, token)))
                 except Exception as error:  # one sequence's grammar must not stop everybody's
                     _log.warning("grammar_failed", sequence=sequence, index=index, error=str(error))
-                    self._engine.refuse_mask(sequence, index, f"the grammar cannot go on: {error}")
+                    self._engine.refuse_mask(sequence, index, f"{CANNOT_GO_ON}{error}")
             if masks:
                 self._engine.give_masks(masks)
 
     def _mask(self, matcher: Any, stop_ids: Sequence[int], token: int) -> bytes:
         if token >= 0:
             matcher.consume_token(token)
-        if matcher.is_error():
-            raise GrammarRefused(matcher.get_error().strip())
+        _require_sound(matcher)
         mask: bytes = matcher.compute_bitmask()[: self.vocabulary.num_mask_bytes]
+        _require_sound(matcher)  # at a dead end, or where it gave up, the mask lets the answer end
         if stop_ids and not matcher.is_accepting():
             mask = _without(mask, stop_ids)
             if not any(mask):
@@ -107,6 +108,12 @@ class GrammarKeeper:
         if not any(mask):
             raise GrammarRefused("no token of the vocabulary may follow")
         return mask
+
+
+def _require_sound(matcher: Any) -> None:
+    if matcher.is_error():
+        error, _, _ = matcher.get_error().strip().partition("\n<non-verbose/>")
+        raise GrammarRefused("no text can follow here" if error.startswith(_DEAD_END) else error)
 
 
 def _without(mask: bytes, ids: Sequence[int]) -> bytes:

@@ -18,7 +18,7 @@ import structlog
 
 from ionrouter.engine.daemon import in_daemon_thread
 from ionrouter.engine.grammar import Grammar, GrammarRefused
-from ionrouter.engine.grammar_keeper import GrammarKeeper, GrammarVocabulary
+from ionrouter.engine.grammar_keeper import CANNOT_GO_ON, GrammarKeeper, GrammarVocabulary
 from ionrouter.engine.kv_memory import BLOCK_TOKENS, Neighbours
 from ionrouter.engine.loading import EngineSettings, LoadedModel
 from ionrouter.engine.mailbox import Mailbox, Offer, TokenEvent, event_of
@@ -45,6 +45,10 @@ class EngineStuck(IonrouterError):
 
 class GenerationFailed(IonrouterError):
     """One sequence ended by a fault of ours (NaN logits, a failed step); others are unharmed."""
+
+
+class GrammarStopped(IonrouterError):
+    """A grammar that this model cannot start, or in which nothing can follow or too much."""
 
 
 class PromptRefused(IonrouterError):
@@ -157,7 +161,8 @@ class LocalEngine:
         """Yield the answer's events; the last has `finish` stop or length. Closing it early aborts.
 
         What `offer` takes while the next one is waited for is not yielded.
-        Raises PromptRefused before any work, GenerationFailed, EngineStuck or EngineClosed if it ends badly.
+        Raises PromptRefused before any work; GrammarStopped, GenerationFailed, EngineStuck or EngineClosed if
+        it ends badly.
         """
         sequence = await self._submit(prompt_ids, params)
         mailbox = self._mailboxes[sequence] = Mailbox(offer)
@@ -182,7 +187,7 @@ class LocalEngine:
             try:
                 matcher = await asyncio.to_thread(keeper.vocabulary.matcher, params.grammar)
             except GrammarRefused as error:
-                raise PromptRefused(str(error)) from error
+                raise GrammarStopped(str(error)) from error
         if self._is_closed:
             raise EngineClosed("the engine is shutting down")
         try:
@@ -311,6 +316,8 @@ class LocalEngine:
     def _raise_for(self, event: TokenEvent) -> None:
         if event.finish == "aborted":
             raise EngineClosed("the engine is shutting down")
+        if event.finish == "error" and event.error.startswith(CANNOT_GO_ON):
+            raise GrammarStopped(event.error)
         if event.finish == "error":
             fault = EngineStuck if self._engine.stats().get("is_broken") else GenerationFailed
             raise fault(event.error or "the engine failed on this sequence")

@@ -21,6 +21,7 @@ from ionrouter.engine.ion import (
     EngineClosed,
     EngineStuck,
     GenerationFailed,
+    GrammarStopped,
     LocalEngine,
     PromptRefused,
     SamplingParams,
@@ -34,7 +35,7 @@ from ionrouter.errors import FailureClass, IonrouterError, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.interleave import interleave
 from ionrouter.providers.ion_answer import Answer, ChatAnswer, CompletionAnswer
-from ionrouter.providers.ion_grammar import FORM_FIELDS
+from ionrouter.providers.ion_grammar import FORM_FIELDS, unfollowed
 from ionrouter.providers.ion_parameters import (
     MAX_CHOICES,
     Limits,
@@ -134,6 +135,8 @@ class IonProvider:
                 async with aclosing(_answer(engine, prompts, plan, request)) as batches:
                     async for batch in batches:
                         yield batch
+        except GrammarStopped as error:
+            raise unfollowed(request.body, str(error)) from error
         except tuple(_FAILURES) as error:
             failure, status, code = _FAILURES[type(error)]
             raise UpstreamError(failure, str(error), status=status, code=code) from error

@@ -41,6 +41,12 @@ def schema_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
+def unfollowed(body: Mapping[str, Any], message: str) -> UpstreamError:
+    """Make the error of a form that compiles and cannot be kept to, by the field that asks for it."""
+    path = next((path for path, _, _ in (*_of_format(body), *_of_object(body), *_of_guided(body))), "tools")
+    return _refused(f"{path}: {message}", path)
+
+
 _Wanted = tuple[str, Callable[[Any], Grammar], Any]  # path, how it compiles, what
 
 

@@ -14,6 +14,7 @@ from ionrouter.routing.table import Endpoint
 from tests.support.ion_provider import ask, ion_request, local_endpoint, provider_of
 from tests.support.tiny_model import write_tiny_model
 
+SCHEMA_PATH = "response_format.json_schema.schema"
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 8}
 
 
@@ -43,3 +44,34 @@ async def test_others_go_on_while_a_long_schema_is_compiled(model: Path, tmp_pat
     assert error.param == "guided_json.properties.z.not"
     assert error.failure is FailureClass.ENDPOINT_REQUEST
     assert num_turns > 10
+
+
+ENDLESS = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+ITSELF = {"$defs": {"x": {"$ref": "#/$defs/x"}}}
+HALF = ITSELF | {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"]}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": ENDLESS}}]
+
+
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"guided_json": {"$ref": "#"}}, "guided_json"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}}, SCHEMA_PATH),
+        ({"structured_outputs": {"json": HALF}}, "structured_outputs.json"),
+        ({"guided_grammar": 'root ::= root "a"'}, "guided_grammar"),
+        ({"guided_grammar": 'root ::= "a" root'}, "guided_grammar"),
+        ({"guided_regex": "(a{1000}){1000}"}, "guided_regex"),
+        ({"tools": TOOLS, "tool_choice": "required"}, "tools"),
+    ],
+)
+async def test_what_no_text_can_fulfil_is_the_requests_fault_and_never_half_an_answer(
+    model: Path, tmp_path: Path, form: dict[str, Any], param: str
+) -> None:
+    """Not a failure of the endpoint, whose breaker would open for everybody."""
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=tmp_path) as provider:
+        error = await refused(provider, endpoint, HI | {"max_tokens": 200} | form)
+        assert (error.failure, error.status, error.param) == (FailureClass.ENDPOINT_REQUEST, 400, param)
+        assert error.message.startswith(f"{param}: ")
+        assert len(error.message) < 200
+        assert (await ask(provider, ion_request(endpoint, HI))).usage is not None
