@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ionrouter.engine.closed_schema import LISTS, MAPS, SINGLES, closed
 from ionrouter.engine.deep_stack import on_deep_stack
 from ionrouter.errors import IonrouterError
 
@@ -33,10 +34,6 @@ _MAX_SEARCHED = 1 << 20  # characters of subschemas that are compiled to find th
 
 _REGEX_IN_EBNF = re.compile(r"\\.|/(?:[^/\\\n]|\\.)*")  # or what is escaped elsewhere
 
-# Keyword -> how its value holds subschemas. What is not here holds none.
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-_SINGLES = ("items", "additionalProperties")
 _ROOT = ("$defs", "definitions")  # what `$ref` points into: goes along with every subschema
 
 
@@ -59,8 +56,9 @@ class GrammarRefused(IonrouterError):
 def from_json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
     """Compile a JSON Schema (draft 2020-12, as far as llguidance goes).
 
-    Objects that do not say `additionalProperties` are closed: what comes out is valid all the same, and a
-    small model does not invent properties without end. Raises GrammarRefused with the path of the keyword.
+    Objects that do not say `additionalProperties` are closed (closed_schema.py): what comes out is valid all
+    the same, and a small model does not invent properties without end. Raises GrammarRefused with the path of
+    the keyword.
     """
     if schema is True:
         schema = {}
@@ -120,28 +118,6 @@ def from_lark(text: str) -> Grammar:
 def lark_text(text: str) -> str:
     """Quote a text for a Lark grammar."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def closed(schema: Any) -> Any:
-    """Copy a schema with every object that does not speak of additional properties closed."""
-    if isinstance(schema, Sequence) and not isinstance(schema, str):
-        return [closed(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    out = {key: _closed_value(key, value) for key, value in schema.items()}
-    if "properties" in out and not {"additionalProperties", "unevaluatedProperties"} & out.keys():
-        out["additionalProperties"] = False
-    return out
-
-
-def _closed_value(key: str, value: Any) -> Any:
-    if key == "allOf":  # each member speaks of a part of the same object: closing one would shut out the rest
-        return value
-    if key in _LISTS or key in _SINGLES:
-        return closed(value)
-    if key in _MAPS and isinstance(value, Mapping):
-        return {name: closed(item) for name, item in value.items()}
-    return value
 
 
 def _schema_source(schema: Mapping[str, Any]) -> str:
@@ -237,11 +213,11 @@ def _located(schema: Mapping[str, Any], fault: str) -> tuple[str, str]:
 def _children(schema: Mapping[str, Any], root: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     """Subschemas with their paths; behind a `$ref` the definition it names."""
     for key, value in schema.items():
-        if key in _SINGLES:
+        if key in SINGLES:
             yield f"{path}.{key}", value
-        elif key in _LISTS and isinstance(value, Sequence):
+        elif key in LISTS and isinstance(value, Sequence):
             yield from ((f"{path}.{key}[{index}]", item) for index, item in enumerate(value))
-        elif key in _MAPS and isinstance(value, Mapping) and key not in _ROOT:
+        elif key in MAPS and isinstance(value, Mapping) and key not in _ROOT:
             yield from ((f"{path}.{key}.{name}", item) for name, item in value.items())
         elif key == "$ref" and isinstance(value, str) and value.startswith("#/"):
             _, place, name = (*value.split("/"), "", "")[:3]

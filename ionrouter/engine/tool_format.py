@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ionrouter.engine.grammar import JSON_OPTIONS, Grammar, closed, from_lark, lark_text
+from ionrouter.engine.closed_schema import closed
+from ionrouter.engine.grammar import JSON_OPTIONS, Grammar, from_lark, lark_text
 
 THINK, END_THINK = "<think>", "</think>"
 
