@@ -72,12 +72,25 @@ def _tool(tool: Any, path: str) -> Tool:
     schema = function.get("parameters") or _ANY_OBJECT
     try:
         from_json_schema(schema)
+        if (narrowed := _of_object(schema)) is not schema:
+            from_json_schema(narrowed)
+            schema = narrowed
     except GrammarRefused as error:
         if function.get("strict") is True:
             where = f"{path}.function.parameters{error.path}"
             raise _cannot(where, error.message) from error
         schema = _ANY_OBJECT  # not strict: the schema is advice, and the model still reads all of it
     return Tool(function["name"], schema)
+
+
+def _of_object(schema: Any) -> Any:
+    """Arguments are an object, also where their schema leaves it open; GrammarRefused if it says no."""
+    if not isinstance(schema, Mapping) or schema.get("type") == "object":
+        return schema
+    kind = schema.get("type")
+    if kind is not None and (isinstance(kind, str) or "object" not in kind):
+        raise GrammarRefused(f"arguments are an object, not {kind!r}", ".type")
+    return {**schema, "type": "object"}
 
 
 def messages_for(

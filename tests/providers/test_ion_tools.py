@@ -1,0 +1,59 @@
+"""Tools as the local engine reads them: whatever their schemas say, a call's arguments are an object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from ionrouter.engine.tool_format import HERMES
+from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.ion_tools import grammar_with_tools, tools_of
+
+INT: dict[str, Any] = {"type": "integer"}
+OPEN: dict[str, Any] = {"properties": {"a": INT}, "required": ["a"]}
+CALL_END = "}\n</tool_call>"
+
+
+def body(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    function = {"name": "f", "parameters": schema, **more}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+
+def allows(asked: dict[str, Any], arguments: Any) -> bool:
+    grammar = grammar_with_tools(asked, tools_of(asked), HERMES, None, "none")
+    assert grammar is not None
+    tokens = LLTokenizer("byte")
+    matcher = LLMatcher(tokens, grammar.source, log_level=0)
+    text = HERMES.open + "f" + HERMES.middle + json.dumps(arguments) + CALL_END
+    ids = tokens.tokenize_str(text)
+    return bool(matcher.validate_tokens(ids) == len(ids))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        OPEN,
+        OPEN | {"type": ["object", "null"]},
+        {"$defs": {"x": OPEN}, "$ref": "#/$defs/x"},
+        {"anyOf": [OPEN | {"type": "object"}, INT, {"type": "null"}]},
+        {"description": "Anything"},
+        {"type": "string"},
+        {"type": ["string", "null"]},
+        {"const": 5},
+    ],
+)
+def test_arguments_are_an_object_also_where_the_schema_leaves_it_open(schema: dict[str, Any]) -> None:
+    assert allows(body(schema), {"a": 1})
+    for other in (5, "five", None, [1]):
+        assert not allows(body(schema), other)
+
+
+@pytest.mark.parametrize("kind", ["string", ["string", "null"]])
+def test_a_strict_tool_whose_arguments_are_no_object_is_refused_by_its_type(kind: Any) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        tools_of(body({"type": kind}, strict=True))
+    assert caught.value.failure is FailureClass.ENDPOINT_REQUEST
+    assert caught.value.param == "tools[0].function.parameters.type"
