@@ -98,6 +98,8 @@ def _from_schema(value: Any) -> Grammar:
             value = json.loads(value)
         except ValueError as error:
             raise GrammarRefused(f"not JSON: {error}") from error
+        except RecursionError as error:
+            raise GrammarRefused("nested too deeply") from error
     return grammars.from_json_schema(value)
 
 

@@ -6,6 +6,7 @@ Whatever would change the answer and cannot be done here is refused by name, nev
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,6 +95,7 @@ class _Range:
         return is_above and value <= self.most
 
 
+_TOKEN_ID = re.compile("[0-9]{1,20}")  # Python makes no number of thousands of digits
 _BIAS = _Range(-100, 100, 0)
 
 # OpenRouter's ranges (docs/api.md); neutral values as defaults.
@@ -208,7 +210,7 @@ def _logit_bias(body: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, fl
     out = []
     for key in given:
         path = f"logit_bias.{key}"
-        token = int(key) if str(key).isascii() and str(key).isdigit() else -1
+        token = int(key) if _TOKEN_ID.fullmatch(str(key)) else -1
         if not 0 <= token < vocab_size:
             raise invalid(path, f"no token id below {vocab_size}")
         out.append((token, _number({path: given[key]}, path, _BIAS)))

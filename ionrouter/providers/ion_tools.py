@@ -23,6 +23,7 @@ from ionrouter.engine.tool_format import (
 )
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.ion_grammar import schema_of
+from ionrouter.schema.json import is_shallow
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -123,10 +124,12 @@ def _call_for_template(call: Mapping[str, Any], form: ToolFormat) -> Mapping[str
 
 
 def _arguments(value: Any) -> Any:
+    """What a call's arguments say; their text where it is no JSON, or nested beyond reason."""
     try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+        said = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
         return value
+    return said if is_shallow(said) else value
 
 
 def _short_id(call_id: str) -> str:

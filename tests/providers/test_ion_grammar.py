@@ -87,6 +87,8 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     (in_format({"type": "string", "pattern": "(?=a)b"}), f"{AT}.pattern", "look-around"),
     (in_format({"$ref": "#/$defs/gone"}), f"{AT}.$ref", "gone"),
     ({"guided_json": "{"}, "guided_json", "not JSON"),
+    ({"guided_json": "[" * 100_000}, "guided_json", "nested too deeply"),
+    ({"guided_json": '{"items":' * 600 + "{}" + "}" * 600}, "guided_json", "nested too deeply"),
     ({"guided_json": 5}, "guided_json", "object"),
     ({"guided_regex": "(a"}, "guided_regex", "unclosed"),
     ({"guided_regex": ""}, "guided_regex", "empty"),

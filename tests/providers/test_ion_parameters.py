@@ -166,6 +166,7 @@ BAD: list[tuple[Kind, dict[str, Any], str]] = [
     ("chat", {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     ("chat", {"ignore_eos": "yes"}, "ignore_eos"),
     ("chat", {"logit_bias": {"1000": 1}}, "logit_bias.1000"),
+    ("chat", {"logit_bias": {"9" * 5_000: 1}}, "logit_bias." + "9" * 5_000),
     ("chat", {"logit_bias": {"-1": 1}}, "logit_bias.-1"),
     ("chat", {"logit_bias": {"5": 101}}, "logit_bias.5"),
     ("chat", {"logit_bias": {"5": "1"}}, "logit_bias.5"),

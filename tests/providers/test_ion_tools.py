@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from ionrouter.engine.chat_template import ChatTemplate
 from ionrouter.engine.tool_format import HERMES
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.providers.ion_tools import grammar_with_tools, tools_of
+from ionrouter.providers.ion_tools import grammar_with_tools, messages_for, tools_of
 
 INT: dict[str, Any] = {"type": "integer"}
 OPEN: dict[str, Any] = {"properties": {"a": INT}, "required": ["a"]}
@@ -57,3 +59,16 @@ def test_a_strict_tool_whose_arguments_are_no_object_is_refused_by_its_type(kind
         tools_of(body({"type": kind}, strict=True))
     assert caught.value.failure is FailureClass.ENDPOINT_REQUEST
     assert caught.value.param == "tools[0].function.parameters.type"
+
+
+@pytest.mark.parametrize("knows_tools", [True, False])
+@pytest.mark.parametrize("arguments", ["[" * 100_000, "[" * 600 + "]" * 600, "1" * 5_000, "{", '{"a": 1}'])
+def test_an_earlier_calls_arguments_reach_the_template_whatever_they_are(
+    arguments: str, knows_tools: bool
+) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    asked = [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "user", "content": "?"}]
+    told = messages_for(asked, HERMES, None, knows_tools=knows_tools)
+    template = ChatTemplate("{% for m in messages %}{{ m | tojson }}{% endfor %}{{ tools }}")
+    text = template.render(told, now=datetime(2026, 1, 1)).text
+    assert arguments.replace('"', '\\"') in text or arguments in text
