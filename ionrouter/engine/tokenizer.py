@@ -24,6 +24,10 @@ from ionrouter.errors import ConfigError
 # tokenizer.ggml.token_type, as llama.cpp numbers them
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5  # 6: the piece of one byte
 
+_NO_ID = (1 << 32) - 1  # llama.cpp's -1, written as it writes ids
+
+_GENERATION = "generation_config.json: eos_token_id"
+
 # Control tokens that end an answer whatever they are declared as: many GGUF files name only one of them.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
 
@@ -145,7 +149,8 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     unused = {i for i in hidden if types[i] == _UNUSED}
     specials = tuple(SpecialToken(i, texts[i]) for i in sorted(hidden - unused) if texts[i])
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    bos, *declared = (_id(metadata.get(f"tokenizer.ggml.{key}")) for key in ("bos_token_id", *keys))
+    named_ids = (f"tokenizer.ggml.{key}" for key in ("bos_token_id", *keys))
+    bos, *declared = (_id(metadata.get(key), key) for key in named_ids)
     if kind == "llama":  # what its files mean by leaving them out
         bos, declared[0] = (1 if bos is None else bos), (2 if declared[0] is None else declared[0])
     named = [special.id for special in specials if special.text in _ENDS]
@@ -155,7 +160,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         bos_id=bos,
         eos_id=declared[0],
         adds_bos=_gguf_adds_bos(metadata),
-        stop_ids=_ids(declared + named),
+        stop_ids=_ids([*declared, *named]),
         chat_template=metadata.get("tokenizer.chat_template"),
         _texts=tuple("" if i in unused else text for i, text in enumerate(texts)),
         _raw_ids=frozenset(raw | hidden),
@@ -224,7 +229,7 @@ def from_folder(folder: Path) -> Tokenizer:
         bos_id=bos_id,
         eos_id=eos_id,
         adds_bos=_adds_bos(data, config, bos_id),
-        stop_ids=_ids([eos_id, *tokenizer_json.generation_eos(folder)]),
+        stop_ids=_ids([eos_id, *(_id(each, _GENERATION) for each in tokenizer_json.generation_eos(folder))]),
         chat_template=tokenizer_json.chat_template(folder, config),
         _fast=read.encoders.prefixed,
         _texts=read.texts,
@@ -250,12 +255,16 @@ def _per_token(metadata: Mapping[str, Any], key: str, texts: Sequence[str]) -> S
     return list(values) if values else None
 
 
-def _id(value: Any) -> int | None:
-    return None if value is None else int(value)
+def _id(value: Any, key: str) -> int | None:
+    if value is None or value == _NO_ID:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < tokenizer_json.MAX_IDS:
+        raise ConfigError(f"{key}: {value!r} is no token id")
+    return value
 
 
-def _ids(values: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(int(value) for value in values if value is not None))
+def _ids(values: Iterable[int | None]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(value for value in values if value is not None))
 
 
 def _id_of(token: Any, texts: Sequence[str]) -> int | None:

@@ -18,6 +18,8 @@ from ionrouter.engine.model_folder import read_file
 from ionrouter.errors import ConfigError
 from ionrouter.schema import json
 
+MAX_IDS = 1 << 24  # as of a model's vocabulary: every id below the largest gets a place
+
 
 @dataclass(frozen=True, slots=True)
 class JsonTokenizer:
@@ -35,6 +37,9 @@ def read(data: Mapping[str, Any], path: Path) -> JsonTokenizer:
     is_byte_level = _is_byte_level(data, path)
     added = {int(token["id"]): token for token in data.get("added_tokens", ())}
     pieces = _pieces(data["model"]) | {i: token["content"] for i, token in added.items()}
+    for token in (min(pieces), max(pieces)):
+        if not 0 <= token < MAX_IDS:
+            raise ConfigError(f"{path}: the id of {pieces[token]!r} is {token}, outside [0, {MAX_IDS})")
     if not is_byte_level:
         sentencepiece.require_bytes(set(pieces.values()), f"{path}: model.vocab")
     fast = _without_specials(data)

@@ -115,6 +115,34 @@ def tokenizer_without_vocabulary(folder: Path) -> Path:
     return path
 
 
+def id_beyond_all(folder: Path) -> Path:
+    """A place is kept for every id below the largest: four gigabytes of nothing."""
+    path = write_tiny_folder(folder / "id_beyond_all")
+    token = {"id": 1_000_000_000, "content": "<far>", "special": True}
+    _changed(path / "tokenizer.json", added_tokens=[token])
+    return path
+
+
+def id_below_all(folder: Path) -> Path:
+    path = write_tiny_folder(folder / "id_below_all")
+    model = json.loads((path / "tokenizer.json").read_text())["model"]
+    _changed(path / "tokenizer.json", model=model | {"vocab": model["vocab"] | {"he": -1}})
+    return path
+
+
+def end_beyond_all(folder: Path) -> Path:
+    path = write_tiny_model(folder / "end_beyond_all.gguf")
+    key = b"tokenizer.ggml.eos_token_id"
+    _overwritten(path, path.read_bytes().index(key) + len(key) + 4, b"\0\0\0\x80")
+    return path
+
+
+def end_beyond_all_generated(folder: Path) -> Path:
+    path = write_tiny_folder(folder / "end_beyond_all_generated")
+    (path / "generation_config.json").write_text('{"eos_token_id": [2, -7]}')
+    return path
+
+
 def little_memory(folder: Path) -> Path:
     return write_tiny_model(folder / "little_memory.gguf")
 
@@ -151,6 +179,10 @@ BROKEN = {
     config_not_json: ["config_not_json", "config.json: JSON at byte "],
     no_config: ["no_config", "no config.json"],
     tokenizer_without_vocabulary: ["tokenizer_without_vocabulary", "tokenizer.json: malformed", "vocab"],
+    id_beyond_all: ["id_beyond_all/tokenizer.json: the id of '<far>' is 1000000000, outside [0, 16777216)"],
+    id_below_all: ["id_below_all/tokenizer.json: the id of 'he' is -1, outside [0, 16777216)"],
+    end_beyond_all: ["end_beyond_all.gguf", "tokenizer.ggml.eos_token_id: 2147483648 is no token id"],
+    end_beyond_all_generated: ["generation_config.json: eos_token_id: -7 is no token id"],
     little_memory: [
         "little_memory.gguf",
         "too little memory for the KV cache: ",

@@ -319,3 +319,13 @@ def test_a_folder_that_cannot_serve_is_told(tmp_path: Path) -> None:
         ConfigError, match=r"only byte-level BPE, and .* byte_fallback, are supported, not Unigram"
     ):
         tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["eos_token_id", "eot_token_id", "bos_token_id"])
+def test_minus_one_as_llama_cpp_writes_it_is_no_id(key: str) -> None:
+    """Four billion: the engine could not even be told, and said so with its whole vocabulary."""
+    name = f"tokenizer.ggml.{key}"
+    left = {other: value for other, value in metadata().items() if other != name}
+    without, minus_one = tokenizer.from_gguf(left), tokenizer.from_gguf(left | {name: (1 << 32) - 1})
+    for ids in ("bos_id", "eos_id", "stop_ids"):
+        assert getattr(minus_one, ids) == getattr(without, ids)
