@@ -30,6 +30,7 @@ from ionrouter.providers.base import ProviderClient
 from ionrouter.providers.fake import FakeClient
 from ionrouter.providers.ion import IonProvider
 from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.providers.media import MediaFetcher
 from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.providers.outgoing import Outgoing
 from ionrouter.redact import Redactor
@@ -183,8 +184,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     ion = IonProvider(settings.cache_dir, progress=True)
     outgoing = Outgoing(max_connections=settings.max_upstream_connections)
     openai = OpenAIProvider(env, redact=redactor, outgoing=outgoing)
-    tables = settings.cache_dir / "litellm"
-    litellm = LiteLLMProvider(env, settings.state_dir, redact=redactor, relay=openai, tables=tables)
+    litellm = _litellm(settings, env, redactor, openai)
     clients: dict[ProviderType, ProviderClient] = {
         "ion": ion,
         "openai": openai,
@@ -224,6 +224,19 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         settings, edge, router, ion, litellm, openai, redactor, env, reloader, accounts, observers
     )
     return service
+
+
+def _litellm(
+    settings: Settings, env: Mapping[str, str], redactor: Redactor, relay: OpenAIProvider
+) -> LiteLLMProvider:
+    return LiteLLMProvider(
+        env,
+        settings.state_dir,
+        redact=redactor,
+        relay=relay,
+        tables=settings.cache_dir / "litellm",
+        media=MediaFetcher() if settings.fetch_media else None,
+    )
 
 
 def open_traces(

@@ -83,6 +83,9 @@ class Settings(BaseSettings):
     max_upstream_connections: int = Field(
         16384, ge=1, description="connections to upstreams, all together (see also ulimit -n)"
     )
+    fetch_media: bool = Field(
+        True, description="fetch https:// images and files that a request names, for providers that do not"
+    )
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")

@@ -13,16 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ionrouter.errors import ConfigError, UpstreamError
+from msgspec import structs
+
+from ionrouter.errors import ConfigError, FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.batches import in_batches
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.litellm_body import build_call
 from ionrouter.providers.litellm_carrier import Carrier
-from ionrouter.providers.litellm_errors import read_litellm_error
+from ionrouter.providers.litellm_errors import NOT_FETCHED, read_litellm_error
 from ionrouter.providers.litellm_link import Call
 from ionrouter.providers.litellm_process import WorkerProcess
 from ionrouter.providers.litellm_recipe import BARE, Recipe
+from ionrouter.providers.media import MediaFetcher, MediaRefused
 from ionrouter.providers.normalise import StreamNormaliser, complete
 from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.providers.outgoing import name_problem, url_problem
@@ -46,14 +49,19 @@ class LiteLLMProvider:
         clock: Callable[[], float] = time.time,
         relay: OpenAIProvider | None = None,
         tables: Path | None = None,
+        media: MediaFetcher | None = None,
     ) -> None:
-        """`relay` carries what has a proved recipe, kept in the folder `tables`; without it nothing is."""
+        """`relay` carries what has a proved recipe, kept in the folder `tables`; without it nothing is.
+
+        `media` fetches what a request names by address, for providers that take bytes alone.
+        """
         self._env = env
         self._redact = redact or Redactor()
         self._clock = clock  # wall clock, for dates in Retry-After
         self.worker = WorkerProcess(env, state_dir)
         self._relay = relay
         self.carrier = Carrier(self.worker, tables)
+        self._media = media
 
     async def start(self) -> None:
         """Begin starting the worker; does not wait for litellm's import."""
@@ -67,6 +75,8 @@ class LiteLLMProvider:
         """End the worker; open calls end with an UpstreamError."""
         await self.carrier.close()
         await self.worker.close()
+        if self._media is not None:
+            await self._media.close()
 
     async def stream(self, request: UpstreamRequest) -> AsyncGenerator[ProviderEvent, None]:
         """Send the request once; closing the iterator cancels it upstream."""
@@ -78,12 +88,25 @@ class LiteLLMProvider:
         """The same in batches: carried by the front where a recipe is proved, else by the worker."""
         errors = ErrorReader(request.endpoint.provider.name, self._redact)
         try:
-            content = build_call(request, self._key(request))
-        except ConfigError as error:
-            raise errors.refused("config", str(error)) from error
-        async with aclosing(self._sent(request, content, errors)) as batches:
+            async with aclosing(self._sent(request, self._content(request, errors), errors)) as batches:
+                async for batch in batches:
+                    yield batch
+        except UpstreamError as error:
+            if error.code != NOT_FETCHED or self._media is None:
+                raise
+        else:
+            return
+        # Nothing was sent: litellm met an address that it would have had to fetch.
+        request = await _with_media(request, self._media)
+        async with aclosing(self._sent(request, self._content(request, errors), errors)) as batches:
             async for batch in batches:
                 yield batch
+
+    def _content(self, request: UpstreamRequest, errors: ErrorReader) -> dict[str, Any]:
+        try:
+            return build_call(request, self._key(request))
+        except ConfigError as error:
+            raise errors.refused("config", str(error)) from error
 
     def _sent(
         self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader
@@ -163,6 +186,21 @@ class LiteLLMProvider:
             raise ConfigError(f"{variable} holds a line break or NUL")
         self._redact.register(key)
         return key
+
+
+async def _with_media(request: UpstreamRequest, media: MediaFetcher) -> UpstreamRequest:
+    """Put what the request names by address into it; an endpoint that fetches for itself may do without."""
+    try:
+        return structs.replace(request, body=await media.inlined(request.body))
+    except MediaRefused as refused:
+        raise UpstreamError(
+            FailureClass.ENDPOINT_REQUEST,
+            str(refused),
+            status=400,
+            error_type="image_download_failed",
+            param=refused.path,
+            provider=request.endpoint.provider.name,
+        ) from refused
 
 
 def _may_be_carried(request: UpstreamRequest) -> bool:

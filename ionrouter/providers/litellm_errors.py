@@ -52,11 +52,13 @@ def _transport(code: str, words: str, status: int = 502, error_type: str = "prov
 _T, _D, _R = FailureClass.TRANSIENT, FailureClass.DOMAIN, FailureClass.REQUEST
 _C, _E, _M = FailureClass.CAPACITY, FailureClass.ENDPOINT_REQUEST, FailureClass.CONTENT
 
+NOT_FETCHED = "address_not_fetched"  # `code` where litellm would have had to fetch; nothing was sent
 _NOT_FETCHED = Row(
     _E,
     400,
     "image_download_failed",
     is_final=True,
+    code=NOT_FETCHED,
     words="this provider takes images and files as data: URLs alone; addresses are not fetched here",
 )
 TABLE: dict[str, Row] = {

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,12 +48,17 @@ class Origin(NamedTuple):
 
 
 async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
-    """Ask the system for a name's addresses; raises OSError."""
+    """Ask the system for an upstream's addresses; raises OSError."""
+    return await look_up(_lookups, host, port)
+
+
+async def look_up(threads: Executor, host: str, port: int) -> Sequence[AddressInfo]:
+    """Ask the system for a name's addresses, in one of these threads; raises OSError."""
     ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     if address_of(host) is not None:
         found = ask()
     else:  # not loop.getaddrinfo: uvloop's threads cannot be left behind when the process ends
-        found = await asyncio.get_running_loop().run_in_executor(_lookups, ask)
+        found = await asyncio.get_running_loop().run_in_executor(threads, ask)
     return [(family, kind, proto, name, address) for family, kind, proto, name, address in found]
 
 

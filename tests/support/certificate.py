@@ -1,4 +1,4 @@
-"""A self-signed certificate for loopback, made anew by the openssl command. Nobody trusts it: its use."""
+"""A self-signed certificate for loopback, made anew by the openssl command."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 
-def self_signed() -> ssl.SSLContext:
-    """Make a server context whose certificate names 127.0.0.1; skips where openssl is not installed."""
+def self_signed(keep: Path | None = None) -> ssl.SSLContext:
+    """Make a server context whose certificate names 127.0.0.1; skips where openssl is not installed.
+
+    `keep`: a file for the certificate, for whoever is to trust it.
+    """
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("the openssl command, which makes the test's certificate, is not installed")
@@ -29,4 +32,6 @@ def self_signed() -> ssl.SSLContext:
         )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
+        if keep is not None:
+            shutil.copy(certificate, keep)
     return context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,12 +37,16 @@ class Seen:
 class FileServer:
     """`with FileServer() as server: server.files["/a"] = Served(b"...")`; `server.seen` is in order."""
 
-    def __init__(self, *, authorization: str | None = None) -> None:
+    def __init__(self, *, authorization: str | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.files: dict[str, Served] = {}
         self.seen: list[Seen] = []
         self.authorization = authorization
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
         self._server.daemon_threads = True
+        self._scheme = "http"
+        if tls is not None:
+            self._scheme = "https"
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
@@ -50,7 +55,7 @@ class FileServer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.netloc}"
+        return f"{self._scheme}://{self.netloc}"
 
     def seen_of(self, path: str, method: str = "GET") -> list[Seen]:
         return [seen for seen in self.seen if seen.path == path and seen.method == method]
