@@ -29,6 +29,7 @@ from ionrouter.providers.pool import AddressInfo, Resolve, look_up
 
 MAX_BYTES = 20_000_000  # of one address
 MAX_ADDRESSES = 32  # in one request
+MAX_BYTES_TOGETHER = 64_000_000  # of them
 MAX_AT_ONCE = 8  # in the whole process
 MAX_REDIRECTS = 3
 TIMEOUT_S = 10.0  # of one address, redirects included
@@ -85,13 +86,7 @@ class MediaFetcher:
             return body
         if len(places) > MAX_ADDRESSES:
             raise MediaRefused(places[MAX_ADDRESSES].path, f"more than {MAX_ADDRESSES} addresses to fetch")
-        first = {place.address: place for place in reversed(places)}  # each address once
-        async with asyncio.TaskGroup() as fetches:
-            tasks = {
-                address: fetches.create_task(self._held(place), name="media")
-                for address, place in first.items()
-            }
-        fetched = {address: task.result() for address, task in tasks.items()}
+        fetched = await self._all({place.address: place for place in reversed(places)})  # each address once
         for found in fetched.values():
             if isinstance(found, MediaRefused):
                 raise found
@@ -106,19 +101,29 @@ class MediaFetcher:
         """Close every connection."""
         await self._outgoing.close()
 
-    async def _held(self, place: _Place) -> str | MediaRefused:
+    async def _all(self, places: Mapping[str, _Place]) -> Mapping[str, str | MediaRefused]:
+        room = _Room(MAX_BYTES_TOGETHER)
+        async with asyncio.TaskGroup() as fetches:
+            tasks = {
+                address: fetches.create_task(self._held(place, room), name="media")
+                for address, place in places.items()
+            }
+        return {address: task.result() for address, task in tasks.items()}
+
+    async def _held(self, place: _Place, room: _Room) -> str | MediaRefused:
         """Fetch one; a refusal is returned, so that the others are not cancelled for it."""
         try:
             async with self._slots, asyncio.timeout(TIMEOUT_S):
                 kind, data = await self._fetched(place.address)
+            room.take(len(data))
         except _Refused as refused:
             return MediaRefused(place.path, str(refused))
         except TimeoutError:
             return MediaRefused(place.path, "the address took too long to fetch")
         except ConfigError:
             return MediaRefused(place.path, "not an address that can be fetched")
-        except AddressNotAllowed as error:
-            return MediaRefused(place.path, error.strerror)
+        except AddressNotAllowed:
+            return MediaRefused(place.path, "the address is not a public one")
         except (HttpFault, OSError):
             return MediaRefused(place.path, "the address cannot be fetched: no connection, or it was cut")
         return await asyncio.to_thread(_data_url, kind, data)
@@ -150,7 +155,7 @@ def _allowed_only(find: Resolve, may_reach: MayReach) -> Resolve:
         for info in results:
             address = address_of(str(info[4][0]).partition("%")[0])
             if address is None or not may_reach(address):
-                raise AddressNotAllowed(None, "the address is not a public one")
+                raise AddressNotAllowed(None, f"{host} is not a public address")
         return results
 
     return found
@@ -158,6 +163,18 @@ def _allowed_only(find: Resolve, may_reach: MayReach) -> Resolve:
 
 class _Refused(Exception):
     """Why what an address gave is not sent on."""
+
+
+@dataclass(slots=True)
+class _Room:
+    """Bytes that a request's addresses may still give."""
+
+    left: int
+
+    def take(self, num_bytes: int) -> None:
+        self.left -= num_bytes
+        if self.left < 0:
+            raise _Refused(f"the addresses give more than {MAX_BYTES_TOGETHER // 1_000_000} MB together")
 
 
 def _places(body: Mapping[str, Any]) -> Iterator[_Place]:

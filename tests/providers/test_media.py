@@ -192,6 +192,19 @@ async def test_there_is_an_end_to_how_many_are_fetched() -> None:
     assert error.path == f"messages[1].content[{MAX_ADDRESSES}].image_url.url"
 
 
+async def test_there_is_an_end_to_how_much_is_fetched_together(
+    files: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ionrouter.providers.media.MAX_BYTES_TOGETHER", 3_000_000)
+    for number in range(4):
+        files.files[f"/{number}"] = Served(b"x" * 1_000_000, "image/png")
+    fetcher = MediaFetcher(may_reach=anybody)
+    three = asking(*(image(f"{files.url}/{number}") for number in (0, 1, 2, 0)))
+    assert len(repr(await fetcher.inlined(three))) > 4_000_000
+    four = asking(*(image(f"{files.url}/{number}") for number in range(4)))
+    assert "more than 3 MB together" in str(await refusal(four, fetcher))
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
