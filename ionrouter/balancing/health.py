@@ -329,11 +329,10 @@ class HealthBook:
 
     def answered(self, model_id: str, stream: bool, num_out: int, now: float) -> None:
         """Remember how long an answer was, in tokens."""
-        lengths = self._num_out.get((model_id, stream))
-        if lengths is None:
-            lengths = self._num_out[model_id, stream] = DecayedMedian()
-            if len(self._num_out) > self.max_entries:
-                del self._num_out[next(iter(self._num_out))]
+        lengths = self._num_out.pop((model_id, stream), None) or DecayedMedian()
+        self._num_out[model_id, stream] = lengths  # last in order: most recently used
+        if len(self._num_out) > self.max_entries:
+            del self._num_out[next(iter(self._num_out))]
         lengths.add(num_out, now)
 
     def expected_num_out(self, model_id: str, stream: bool, now: float) -> float:

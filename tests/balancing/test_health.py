@@ -243,6 +243,16 @@ def test_a_full_book_is_looked_through_once_for_many_invented_endpoints() -> Non
     assert healths.num_looks <= 64
 
 
+def test_lengths_of_invented_models_push_out_those_not_used_for_longest() -> None:
+    book = HealthBook(max_entries=10)
+    for i in range(100):
+        book.answered("listed", True, 40, float(i))
+        book.answered(f"invented-{i}", True, 900, float(i))
+    assert book.expected_num_out("listed", True, 100.0) == pytest.approx(40, rel=0.1)
+    assert book.expected_num_out("invented-5", True, 100.0) == 300
+    assert len(book._num_out) == 10
+
+
 def hanging_together(num: int) -> tuple[Health, list[Flight]]:
     """An endpoint that usually answers within 0.3 s; `num` attempts of second 10 wait in vain."""
     health = Health()
