@@ -125,10 +125,11 @@ class Service:
             await flush
 
     def take_over(self, table: RoutingTable) -> None:
-        """Bring the parts in line with a new table: keys to redact, models to load, the worker to start."""
+        """Bring the parts in line with a new table: keys to redact, models to load, series to name."""
         variables = {key for provider in table.providers.values() for key in provider.key_variables}
         self.redactor.register(*(self.env[name] for name in variables if self.env.get(name)))
         self.ion.prepare(_local(table))
+        self.edge.metrics.list_endpoints(e.id for m in table.models.values() for e in m.endpoints)
         if self._worker is None and any(e.provider.type == "litellm" for e in _enabled(table)):
             self._worker = asyncio.create_task(self.litellm.start(), name="start-litellm")
             self._worker.add_done_callback(_tell_crash)

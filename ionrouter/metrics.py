@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 
@@ -72,6 +72,10 @@ class Metrics:
     def spans(self, outcome: str, count: int) -> None:
         """Count what became of spans; called from any thread."""
         self._spans.labels(outcome).inc(count)
+
+    def list_endpoints(self, endpoint_ids: Iterable[str]) -> None:
+        """Say which endpoints routes.yaml lists: they have series of their own, whatever clients invent."""
+        self._requests.list_endpoints(endpoint_ids)
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""

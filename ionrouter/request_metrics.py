@@ -2,15 +2,15 @@
 
 Plain numbers until then: one request adds to a dozen series, each of which would take a lock.
 
-Labels are ids of endpoints and models and fixed words. A catch-all pattern lets clients invent ids, so only
-the first MAX_ENDPOINTS get series of their own; the rest share one.
+Labels are ids of endpoints and models and fixed words. A catch-all pattern lets clients invent ids, so of
+those that are not listed only the first MAX_ENDPOINTS get series of their own; the rest share one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -42,6 +42,13 @@ class RequestCollector(Collector):
         self._requests: Counter[Ending] = Counter()
         self._endpoints: dict[str, EndpointCounts] = {}
         self._others = EndpointCounts(OTHER)
+        self._listed: Collection[str] = frozenset()
+        self._num_invented = 0
+
+    def list_endpoints(self, endpoint_ids: Iterable[str]) -> None:
+        """Say which endpoints routes.yaml lists: they have series of their own, whatever clients invent."""
+        self._listed = frozenset({"", *endpoint_ids})  # "" of requests that nobody served
+        self._num_invented = sum(name not in self._listed for name in self._endpoints)
 
     def count(self, record: RequestRecord) -> None:
         """Count one finished request and its attempts."""
@@ -59,8 +66,10 @@ class RequestCollector(Collector):
     def _of(self, endpoint_id: str) -> EndpointCounts:
         counts = self._endpoints.get(endpoint_id)
         if counts is None:
-            if len(self._endpoints) >= MAX_ENDPOINTS:
-                return self._others
+            if endpoint_id not in self._listed:
+                if self._num_invented >= MAX_ENDPOINTS:
+                    return self._others
+                self._num_invented += 1
             counts = self._endpoints[endpoint_id] = EndpointCounts(endpoint_id)
         return counts
 

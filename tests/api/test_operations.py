@@ -129,6 +129,29 @@ def test_models_that_clients_invent_under_a_pattern_share_one_series_in_the_end(
     assert others == 50
 
 
+def test_invented_models_take_no_series_from_those_that_are_listed() -> None:
+    metrics = Metrics()
+    metrics.list_endpoints(["far/m"])
+    for number in range(MAX_ENDPOINTS + 50):
+        attempt = AttemptRecord(f"any/{number}", f"{number}", "Any", 0.0, False, 0.1, usage=Usage(1, 1))
+        metrics.record(attempt)
+    metrics.observe(_record())
+    counted = {
+        dict(labels)["endpoint"] for name, labels in _samples(metrics) if name == "ionrouter_attempts_total"
+    }
+    assert {"far/m", OTHER} <= counted
+    assert len(counted) == MAX_ENDPOINTS + 2
+    assert "near/m" not in counted
+
+    metrics.list_endpoints(["far/m", "near/m", *(f"any/{number}" for number in range(10))])
+    metrics.observe(_record())  # of those that were invented some are listed now: others may come
+    metrics.record(AttemptRecord("any/new", "new", "Any", 0.0, False, 0.1))
+    counted = {
+        dict(labels)["endpoint"] for name, labels in _samples(metrics) if name == "ionrouter_attempts_total"
+    }
+    assert {"near/m", "any/new"} <= counted
+
+
 def test_the_engine_is_read_when_scraped() -> None:
     stats = {"preemptions": 6, "step_seconds": 1.5, "tier_copies_out": 3, "block_bytes": 1000}
     load = EngineLoad(
