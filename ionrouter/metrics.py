@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from ionrouter.engine_metrics import EngineCollector, EngineLoads
 from ionrouter.request_metrics import RequestCollector
@@ -79,4 +81,35 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text exposition format, version 0.0.4."""
-        return generate_latest(self.registry)
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same, worked out as it is taken, a few series a step: a thousand endpoints are 2 MB.
+
+        Requests may end between two steps; the numbers of one series are of one moment.
+        """
+        return text_in_pieces(self.registry)
+
+
+def text_in_pieces(registry: Collector) -> Iterator[bytes]:
+    """Write what a registry collects, part by part; parts of one family follow each other, under one head."""
+    told = ""
+    for part in registry.collect():
+        text = generate_latest(_Part(part))
+        yield _without_head(text) if part.name == told else text
+        told = part.name
+
+
+class _Part(Collector):
+    """A part of a family, as something that can be written."""
+
+    def __init__(self, part: Metric) -> None:
+        self._part = part
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._part,)
+
+
+def _without_head(text: bytes) -> bytes:
+    """Leave out the lines of help and type, which a family has once."""
+    return text.split(b"\n", 2)[2]

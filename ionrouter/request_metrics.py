@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from ionrouter.errors import FailureClass
+from ionrouter.metric_parts import batches
 from ionrouter.schema.events import AttemptRecord, AttemptRole, RequestRecord
 from ionrouter.schema.request import Kind
 
@@ -35,7 +36,10 @@ Ending = tuple[Kind, str, str, bool, int]  # kind, model, endpoint, streaming, s
 
 
 class RequestCollector(Collector):
-    """Counts requests and attempts. `before_reading` tells it of those that it has not heard of yet."""
+    """Counts requests and attempts. `before_reading` tells it of those that it has not heard of yet.
+
+    It is read a few endpoints at a time: a family comes in parts, one after the other.
+    """
 
     def __init__(self, before_reading: Callable[[], None] = lambda: None) -> None:
         self._before_reading = before_reading
@@ -74,35 +78,22 @@ class RequestCollector(Collector):
         return counts
 
     def describe(self) -> Iterable[Metric]:
-        return self._families((), ())
+        return self._parts((), ())
 
     def collect(self) -> Iterable[Metric]:
         self._before_reading()
-        return self._families(self._requests.items(), (*self._endpoints.values(), self._others))
+        # Copies: requests may end between two parts.
+        return self._parts(tuple(self._requests.items()), (*self._endpoints.values(), self._others))
 
     @staticmethod
-    def _families(
-        requests: Iterable[tuple[Ending, int]], endpoints: Sequence[EndpointCounts]
+    def _parts(
+        requests: Sequence[tuple[Ending, int]], endpoints: Sequence[EndpointCounts]
     ) -> Iterator[Metric]:
-        yield _requests(requests)
-        yield _attempts(endpoints)
-        yield _histogram(
-            "ionrouter_first_token_seconds",
-            "From the start of an attempt to its first usable event.",
-            ((each.id, each.first_token) for each in endpoints),
-        )
-        yield _histogram(
-            "ionrouter_queue_seconds",
-            "Before work on an attempt began: the local engine's queue, or the wait for a connection.",
-            ((each.id, each.queue) for each in endpoints),
-        )
-        yield _durations(endpoints)
-        yield _histogram(
-            "ionrouter_token_seconds",
-            "Between tokens after the first, the mean of a streamed answer.",
-            ((each.id, each.token) for each in endpoints),
-        )
-        yield from _amounts(endpoints)
+        for some_requests in batches(requests):
+            yield _requests(some_requests)
+        for make in _FAMILIES:
+            for some_endpoints in batches(endpoints):
+                yield make(some_endpoints)
 
 
 class Distribution:
@@ -210,6 +201,30 @@ def _attempts(endpoints: Sequence[EndpointCounts]) -> Metric:
     return family
 
 
+def _first_tokens(endpoints: Sequence[EndpointCounts]) -> Metric:
+    return _histogram(
+        "ionrouter_first_token_seconds",
+        "From the start of an attempt to its first usable event.",
+        ((each.id, each.first_token) for each in endpoints),
+    )
+
+
+def _queues(endpoints: Sequence[EndpointCounts]) -> Metric:
+    return _histogram(
+        "ionrouter_queue_seconds",
+        "Before work on an attempt began: the local engine's queue, or the wait for a connection.",
+        ((each.id, each.queue) for each in endpoints),
+    )
+
+
+def _token_times(endpoints: Sequence[EndpointCounts]) -> Metric:
+    return _histogram(
+        "ionrouter_token_seconds",
+        "Between tokens after the first, the mean of a streamed answer.",
+        ((each.id, each.token) for each in endpoints),
+    )
+
+
 def _durations(endpoints: Sequence[EndpointCounts]) -> Metric:
     family = HistogramMetricFamily(
         "ionrouter_request_seconds",
@@ -229,25 +244,41 @@ def _histogram(name: str, text: str, found: Iterable[tuple[str, Distribution]]) 
     return family
 
 
-def _amounts(endpoints: Sequence[EndpointCounts]) -> Iterator[Metric]:
-    tokens = CounterMetricFamily(
+def _tokens(endpoints: Sequence[EndpointCounts]) -> Metric:
+    family = CounterMetricFamily(
         "ionrouter_tokens",
         "Tokens by endpoint and direction; cached and reasoning are parts of prompt and completion.",
         labels=["endpoint", "direction"],
     )
-    cost = CounterMetricFamily(
+    for endpoint in endpoints:
+        for direction, count in zip(DIRECTIONS, endpoint.tokens or (), strict=False):
+            family.add_metric([endpoint.id, direction], count)
+    return family
+
+
+def _cost(endpoints: Sequence[EndpointCounts]) -> Metric:
+    family = CounterMetricFamily(
         "ionrouter_cost_usd", "US dollars by endpoint, all attempts.", labels=["endpoint"]
     )
-    unpriced = CounterMetricFamily(
+    for endpoint in endpoints:
+        if endpoint.cost is not None:
+            family.add_metric([endpoint.id], endpoint.cost)
+    return family
+
+
+def _unpriced(endpoints: Sequence[EndpointCounts]) -> Metric:
+    family = CounterMetricFamily(
         "ionrouter_unpriced_requests",
         "Requests that used tokens at an endpoint whose price nobody said: their cost is reported as 0.",
         labels=["endpoint"],
     )
     for endpoint in endpoints:
-        for direction, count in zip(DIRECTIONS, endpoint.tokens or (), strict=False):
-            tokens.add_metric([endpoint.id, direction], count)
-        if endpoint.cost is not None:
-            cost.add_metric([endpoint.id], endpoint.cost)
         if endpoint.unpriced:
-            unpriced.add_metric([endpoint.id], endpoint.unpriced)
-    return iter((tokens, cost, unpriced))
+            family.add_metric([endpoint.id], endpoint.unpriced)
+    return family
+
+
+_FAMILIES: tuple[Callable[[Sequence[EndpointCounts]], Metric], ...] = (
+    *(_attempts, _first_tokens, _queues, _durations, _token_times),
+    *(_tokens, _cost, _unpriced),
+)

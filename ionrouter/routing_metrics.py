@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ionrouter.metric_parts import batches
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -45,23 +47,26 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...], bool]] = {
 
 
 class RoutingCollector(Collector):
-    """Reads when scraped, so that no value can be stale."""
+    """Reads when scraped, so that no value can be stale. A family comes in parts, one after the other."""
 
     def __init__(self, readings: RoutingGauges) -> None:
         self._readings = readings
 
     def describe(self) -> Iterable[Metric]:
-        return self._families().values()
+        return [_family(name, ()) for name in FAMILIES]
 
     def collect(self) -> Iterator[Metric]:
-        families = self._families()
+        found: dict[str, list[Reading]] = {name: [] for name in FAMILIES}
         for reading in self._readings():
-            families[reading.name].add_metric(list(reading.labels), reading.value)
-        yield from families.values()
+            found[reading.name].append(reading)
+        for name, readings in found.items():
+            for some in batches(readings):
+                yield _family(name, some)
 
-    @staticmethod
-    def _families() -> dict[str, GaugeMetricFamily | CounterMetricFamily]:
-        return {
-            name: (CounterMetricFamily if grows else GaugeMetricFamily)(name, text, labels=labels)
-            for name, (text, labels, grows) in FAMILIES.items()
-        }
+
+def _family(name: str, readings: Iterable[Reading]) -> Metric:
+    text, labels, grows = FAMILIES[name]
+    family = (CounterMetricFamily if grows else GaugeMetricFamily)(name, text, labels=labels)
+    for reading in readings:
+        family.add_metric(list(reading.labels), reading.value)
+    return family

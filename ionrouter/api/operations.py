@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from aiohttp import web
 from ionrouter import metrics
 from ionrouter.api.inference import read_request
 from ionrouter.api.responses import json_response, plain
+from ionrouter.api.row_stream import paced
 from ionrouter.api.state import EDGE, KEY
 
 
@@ -27,8 +29,12 @@ async def livez(_request: web.Request) -> web.Response:
 
 
 async def prometheus(request: web.Request) -> web.Response:
-    body = request.app[EDGE].metrics.render()
-    return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
+    """All of it as one answer, worked out beside other requests like long answers of the statistics."""
+    edge, body = request.app[EDGE], bytearray()
+    async with aclosing(paced(edge.metrics.pieces(), edge.stats_turn)) as pieces:
+        async for piece in pieces:
+            body += piece
+    return web.Response(body=bytes(body), headers={"Content-Type": metrics.CONTENT_TYPE})
 
 
 async def explain(request: web.Request) -> web.Response:
