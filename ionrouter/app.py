@@ -40,7 +40,7 @@ from ionrouter.router_state import endpoint_status, open_breakers, readings, una
 from ionrouter.routing.table import Endpoint, ProviderType, RoutingTable
 from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
-from ionrouter.stats.book import StatsBook
+from ionrouter.stats.book import Name, Names, StatsBook
 from ionrouter.stats_keeper import StatsKeeper
 from ionrouter.store.database import Database, Link, StoreFault
 from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row
@@ -129,7 +129,9 @@ class Service:
         variables = {key for provider in table.providers.values() for key in provider.key_variables}
         self.redactor.register(*(self.env[name] for name in variables if self.env.get(name)))
         self.ion.prepare(_local(table))
-        self.edge.metrics.list_endpoints(e.id for m in table.models.values() for e in m.endpoints)
+        listed = [endpoint for model in table.models.values() for endpoint in model.endpoints]
+        self.edge.metrics.list_endpoints(endpoint.id for endpoint in listed)
+        self.edge.stats.names = Names(Name(e.subject, e.id, e.provider.name) for e in listed)
         if self._worker is None and any(e.provider.type == "litellm" for e in _enabled(table)):
             self._worker = asyncio.create_task(self.litellm.start(), name="start-litellm")
             self._worker.add_done_callback(_tell_crash)

@@ -115,6 +115,7 @@ class Errand(Struct, frozen=True):
             queue_s=self.upstream.queue.seconds,
             num_tool_calls=num_calls,
             num_bad_tool_calls=num_bad,
+            subject=self.endpoint.subject,
             role=self.role,
         )
 

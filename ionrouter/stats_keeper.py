@@ -31,6 +31,7 @@ ROWS_A_WRITE = 500
 RESTORED_AT_ONCE = 200
 CLOSE_TIMEOUT_S = 5.0
 PRUNE_EVERY = 60  # flushes: it reads the whole table
+_NAMING = ("endpoint_id", "stream", "purpose", "request_class", "model", "provider")
 _Own = tuple[Any, ...]  # what tells a series from all others: its key's fields, or the caller's key
 Kept = tuple[int, int, Mapping[str, Any], PackedBucket]  # width, number, series, what happened
 
@@ -64,6 +65,17 @@ class StatsKeeper:
         self._is_restored, self._unrestored = True, iter(())
         return num_restored
 
+    def _series(self, name: str) -> Mapping[str, Any]:
+        """Read a series' name; raises ValueError, KeyError or TypeError for what is none.
+
+        Rows of before have no subject: an id was all that told an endpoint's series from others'.
+        """
+        series: dict[str, Any] = json.loads(name)
+        if "key" not in series:
+            _ = [series[field] for field in _NAMING]
+            series.setdefault("subject", self._book.names.subject(series["endpoint_id"]))
+        return series
+
     def _put_back(self, row: Kept) -> bool:
         width_s, number, series, bucket = row
         window = self._window(series, width_s)
@@ -78,7 +90,7 @@ class StatsKeeper:
         with closing(self._writer.database.open()) as link:
             for width_s, number, name, data in stats_rows.read(link, self._instance):
                 try:
-                    kept.add(width_s, number, _series(name), codec.decode(data))
+                    kept.add(width_s, number, self._series(name), codec.decode(data))
                 except (ValueError, KeyError, TypeError):
                     num_lost += 1
         return kept.buckets(self._book.max_series, self._book.max_keys), num_lost
@@ -134,7 +146,8 @@ class StatsKeeper:
 
     def _changed(self) -> Iterator[tuple[Window, int, list[Statement]]]:
         for key, series in self._book.items():
-            name = {**key._asdict(), "model": series.model_id, "provider": series.provider_name}
+            called = {"endpoint_id": series.endpoint_id, "model": series.model_id}
+            name = {**key._asdict(), **called, "provider": series.provider_name}
             for window in series.windows:
                 yield from self._rows(name, window)
         for key_id, window in self._book.keys.items():
@@ -163,6 +176,7 @@ class StatsKeeper:
         if found is None:
             return None
         if not found.model_id:  # else it has been told since the start
+            found.endpoint_id = series["endpoint_id"]
             found.model_id, found.provider_name = series["model"], series["provider"]
         return next((window for window in found.windows if window.width_s == width_s), None)
 
@@ -233,11 +247,3 @@ class _Batch:
 
 def _num_outcomes(bucket: PackedBucket) -> int:
     return sum(count for _, count in bucket.outcomes)
-
-
-def _series(name: str) -> Mapping[str, Any]:
-    """Read a series' name; raises ValueError, KeyError or TypeError for what is none."""
-    series: Mapping[str, Any] = json.loads(name)
-    if "key" not in series:
-        _ = [series[field] for field in (*SeriesKey._fields, "model", "provider")]
-    return series

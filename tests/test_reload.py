@@ -266,3 +266,42 @@ def test_models_that_an_upstream_lists_are_served(tmp_path: Path) -> None:
     with running_server(tmp_path, routes, cache_dir=tmp_path / "cache") as server:
         assert [m["id"] for m in server.get("/api/v1/models")[1]["data"]] == ["found/model"]
         assert server.wait_for_event("models_not_listed")
+
+
+TWO = """
+providers:
+  fake: {{ type: fake, options: {{ text: "hello there" }} }}
+models:
+  m: {{ endpoints: [{offers}] }}
+"""
+ONE, OTHER = "{ provider: fake, model: one }", "{ provider: fake, model: other }"
+
+
+def test_figures_stay_with_an_upstream_whose_id_goes_to_another(tmp_path: Path) -> None:
+    """Of a provider that offers a model twice, the second in the file is #2."""
+
+    def told() -> dict[str, int]:
+        listed = server.get("/api/v1/models/m/endpoints")[1]["data"]["endpoints"]
+        work = {row["endpoint_id"]: row["perf_last_30m_by_workload"] for row in listed}
+        return {name: each["text_generation"]["request_count"] for name, each in work.items()}
+
+    def by_endpoint() -> dict[str, int]:
+        rows = server.get("/api/v1/stats/routes?model=m")[1]["data"]
+        return {row["endpoint"]: row["requests"] for row in rows}
+
+    with running_server(tmp_path, TWO.format(offers=ONE)) as server:
+        for _ in range(3):
+            assert server.chat()[0] == 200
+        assert told() == by_endpoint() == {"fake/m": 3}
+        server.config.write_text(TWO.format(offers=f"{OTHER}, {ONE}"))
+        server.wait_for_event("routes_reloaded")
+        assert told() == {"fake/m": 0, "fake/m#2": 3}
+        assert by_endpoint() == {"fake/m#2": 3}
+        server.config.write_text(TWO.format(offers=OTHER))
+        server.wait_for_event("routes_reloaded", 2)
+        assert server.chat()[0] == 200
+        assert told() == {"fake/m": 1}
+        assert by_endpoint() == {"fake/m": 1, "fake/m (former)": 3}
+    with running_server(tmp_path, TWO.format(offers=f"{ONE}, {OTHER}")) as server:
+        eventually(told, lambda found: found == {"fake/m": 3, "fake/m#2": 1})
+        assert by_endpoint() == {"fake/m": 3, "fake/m#2": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ionrouter.schema.events import AttemptRecord, RequestRecord
 from ionrouter.schema.usage import Cost, Usage
-from ionrouter.stats.book import StatsBook
+from ionrouter.stats.book import Name, Names, StatsBook
 from ionrouter.stats.keys import KeyBook
 from ionrouter.stats.query import Question, answer
 from ionrouter.stats_keeper import StatsKeeper
@@ -270,3 +271,27 @@ async def test_keeping_many_series_lets_others_run_between(place: Place) -> None
     await writer.close()
     assert num_rows >= 150
     assert turns >= num_rows // 10
+
+
+async def test_what_was_kept_under_an_id_alone_goes_to_the_endpoint_of_that_id(place: Place) -> None:
+    """Rows from before statistics had a subject, one of an hour that goes on after the change."""
+    old = StatsBook()
+    for name in ("a", "a", "b"):
+        old.record(attempt(name))
+    await kept(place, old)
+    with closing(place.database.open()) as link:
+        for number, name in link.rows("SELECT id, name FROM stats_series"):
+            row = json.loads(name)
+            del row["subject"]
+            link.transact([("UPDATE stats_series SET name = ? WHERE id = ?", (json.dumps(row), number))])
+    names = Names([Name("up-a:m", "a", "P")])
+    for _ in range(2):
+        book, writer = StatsBook(names=names), Writer(place.database)
+        writer.start()
+        keeper = StatsKeeper(book, writer, "one", clock=lambda: NOW)
+        await keeper.restore()
+        book.record(attempt("a", subject="up-a:m"))
+        await keeper.flush()
+        await writer.close()
+    assert book.window("up-a:m", 300, NOW).num_attempts == 4
+    assert [(row["endpoint"], row["requests"]) for row in rows(book)] == [("a", 4), ("b", 1)]

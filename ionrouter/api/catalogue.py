@@ -85,13 +85,13 @@ async def zdr_endpoints(request: web.Request) -> web.Response:
 
 async def _cards(request: web.Request, listed: Sequence[tuple[ModelRoute, Endpoint]]) -> list[EndpointCard]:
     edge, now, purpose = request.app[EDGE], time.time(), _purpose(request)
-    ids = [endpoint.id for _, endpoint in listed]
-    summaries = await _worked_out(edge, published.summaries(edge.stats, ids, now, purpose))
+    subjects = [endpoint.subject or endpoint.id for _, endpoint in listed]
+    summaries = await _worked_out(edge, published.summaries(edge.stats, subjects, now, purpose))
     return [
         cards.endpoint_card(
             model,
             with_room(edge, endpoint),
-            summaries[endpoint.id],
+            summaries[endpoint.subject or endpoint.id],
             status=edge.endpoint_status(endpoint),
             shows_speed=not edge.asks_for_keys or KEY in request,
             unavailable=edge.unavailable(endpoint),
@@ -132,9 +132,9 @@ async def _figures(edge: Edge, models: Iterable[ModelRoute], order: str | None) 
     if order not in SPEEDS:
         return {}
     speed, best = SPEEDS[order]
-    owned = {model.id: [endpoint.id for endpoint in cards.enabled(model)] for model in models}
-    ids = dict.fromkeys(endpoint_id for owner in owned.values() for endpoint_id in owner)
-    steps = published.medians(edge.stats, ids, speed, edge.settings.stats_window_s, now)
+    owned = {model.id: [e.subject or e.id for e in cards.enabled(model)] for model in models}
+    subjects = dict.fromkeys(subject for owner in owned.values() for subject in owner)
+    steps = published.medians(edge.stats, subjects, speed, edge.settings.stats_window_s, now)
     medians = await _worked_out(edge, steps)
     return {
         model_id: best((medians[each] for each in owner if each in medians), default=None)

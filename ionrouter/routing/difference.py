@@ -110,7 +110,7 @@ def _endpoints(table: RoutingTable) -> dict[str, Endpoint]:
 
 
 # Compared through what they are made of.
-_DERIVED = frozenset({"fallback_paths", "identity"})
+_DERIVED = frozenset({"fallback_paths", "identity", "subject"})
 # Told in one line each, if that differs: the endpoints that they lead to have lines of their own.
 _WHOLE = (Hedge, Shadow, Split)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from ionrouter.routing.document import Catalog, is_local
-from ionrouter.routing.identity import identity_of
+from ionrouter.routing.identity import identity_of, subject_of
 from ionrouter.routing.spec import EndpointSpec, Offer, PricesSpec, ProviderSpec
 from ionrouter.routing.spec_traffic import BreakerSpec, TimeoutsSpec
 from ionrouter.routing.table import (
@@ -299,10 +299,12 @@ def _tag(provider: Provider, offer: Offer) -> str:
 def with_unique_ids(endpoints: Sequence[Endpoint], used: set[str]) -> tuple[Endpoint, ...]:
     """Tell endpoints of one model at one provider apart: by quantization if that is enough, else by #2, #3.
 
-    `used` holds the ids of the whole table and grows.
+    `used` holds the ids of the whole table and grows. Those of one identity are told apart by their ids in
+    statistics, too; of all others the statistics stay with what is measured, whatever its id.
     """
     shared = Counter(endpoint.id for endpoint in endpoints)
     alike = Counter((endpoint.id, endpoint.quantization) for endpoint in endpoints)
+    identities = Counter(endpoint.identity for endpoint in endpoints)
     named: list[Endpoint] = []
     for endpoint in endpoints:
         name, quantization = endpoint.id, endpoint.quantization
@@ -311,5 +313,6 @@ def with_unique_ids(endpoints: Sequence[Endpoint], used: set[str]) -> tuple[Endp
         candidates = chain([name], (f"{name}#{n}" for n in count(2)))
         unique = next(candidate for candidate in candidates if candidate not in used)
         used.add(unique)
-        named.append(replace(endpoint, id=unique))
+        kept_as = endpoint.model_id if identities[endpoint.identity] == 1 else unique
+        named.append(replace(endpoint, id=unique, subject=subject_of(endpoint.identity, kept_as)))
     return tuple(named)

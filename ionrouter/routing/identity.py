@@ -1,7 +1,7 @@
 """What makes an endpoint itself across reloads: statistics and breakers are kept by it.
 
 An identity is `<account>:<model>`, both hashes. A pattern's is the account alone, and all that it makes
-begins with it.
+begins with it. What is published goes by a subject: one upstream under one of our models.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ def identity_of(provider: Provider, upstream_model: str, key_variable: str | Non
     `upstream_model` is the source of the weights for the engine inside.
     """
     return f"{account_of(provider, key_variable)}:{_hash(upstream_model)}"
+
+
+def subject_of(identity: str, model_id: str) -> str:
+    """Whose statistics: ids follow the order in the file, and are given to other upstreams."""
+    return f"{identity}:{model_id}"
 
 
 def _hash(*parts: str) -> str:

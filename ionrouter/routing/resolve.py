@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ionrouter.routing.globs import best_match
-from ionrouter.routing.identity import identity_of
+from ionrouter.routing.identity import identity_of, subject_of
 from ionrouter.routing.table import Endpoint, KnownModel, ModelRoute, Pattern, RoutingTable
 from ionrouter.schema.request import WHOLE_KINDS, Kind
 from ionrouter.schema.variants import VARIANTS
@@ -96,12 +96,14 @@ def _filled(pattern: Pattern, name: str, number: int) -> Endpoint:
     endpoint = pattern.endpoint
     upstream_model = fill(endpoint.upstream_model, name)
     suffix = "" if number == 1 else f"#{number}"
+    identity = identity_of(endpoint.provider, upstream_model, endpoint.key_variable)
     filled = replace(
         endpoint,
         id=f"{endpoint.provider.slug}/{name}{suffix}",
-        identity=identity_of(endpoint.provider, upstream_model, endpoint.key_variable),
+        identity=identity,
         model_id=name,
         upstream_model=upstream_model,
+        subject=subject_of(identity, name),
     )
     known = pattern.known.get(upstream_model)
     return filled if known is None else _with_known(filled, known)

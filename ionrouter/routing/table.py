@@ -144,6 +144,7 @@ class Endpoint:
     region: str | None = None
     price_source: PriceSource = "routes.yaml"
     service_tier: ServiceTier | None = None  # another level of service: used only where it is asked for
+    subject: str = ""  # whose statistics these are: identity and model; ids may be given to others
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,7 @@ class AttemptRecord(Struct, frozen=True):
     queue_s: float | None = None  # waited before work on it began; None: not measured
     num_tool_calls: int = 0  # of a whole answer
     num_bad_tool_calls: int = 0  # of these: no tool of the request's, or arguments that are no JSON object
+    subject: str = ""  # whose statistics it counts in; "": its endpoint_id's
     role: AttemptRole = "main"  # "shadow" and "probe" belong to no RequestRecord: users never see them
 
     @property

@@ -8,7 +8,7 @@ busiest 200 keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -20,6 +20,7 @@ from ionrouter.stats.resolution import GRAINS, MINUTE, width_for
 from ionrouter.stats.sketch import Sketch
 from ionrouter.stats.window import OK, Bucket, Window
 
+FORMER = "(former)"
 MIN_SAMPLES = 5  # fewer say nothing: null
 # Attempts that belong together: for callers (hedges, too), copies, health checks. They never mix.
 Purpose = Literal["main", "shadow", "probe"]
@@ -61,6 +62,7 @@ class Series:
     What ends within one minute is counted once and goes to the three together, before anybody looks.
     """
 
+    endpoint_id: str = ""
     model_id: str = ""
     provider_name: str = ""
     _windows: tuple[Window, ...] = field(
@@ -78,6 +80,7 @@ class Series:
     def record(self, attempt: AttemptRecord) -> None:
         """Take in one attempt, under the minute, hour and day in which it ended."""
         outcome = OK if attempt.failure is None else attempt.failure.value
+        self.endpoint_id = attempt.endpoint_id
         self.model_id, self.provider_name = attempt.model_id, attempt.provider_name
         bucket = self._at(attempt.started_at + attempt.duration_s)
         bucket.add(outcome, _samples(attempt))
@@ -110,10 +113,40 @@ class Series:
 class SeriesKey(NamedTuple):
     """Whose series: attempts of these never mix, and merge in any combination."""
 
-    endpoint_id: str
+    subject: str  # one upstream under one model; the id of an endpoint that has no other
     stream: bool  # asked of the upstream
     purpose: Purpose
     request_class: RequestClass
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What an endpoint is called, and its provider."""
+
+    subject: str
+    endpoint_id: str
+    provider_name: str
+
+
+class Names:
+    """What the endpoints that are listed are called: ids are given anew when the file changes."""
+
+    def __init__(self, listed: Iterable[Name]) -> None:
+        self._by_subject = {name.subject: name for name in listed}
+        self._by_id = {name.endpoint_id: name.subject for name in self._by_subject.values()}
+
+    def of(self, subject: str, series: Series) -> Name:
+        """What a series is told under: as it was called last, unless another endpoint is called that now."""
+        listed = self._by_subject.get(subject)
+        if listed is not None:
+            return listed
+        endpoint_id = series.endpoint_id or subject
+        is_anothers = self._by_id.get(endpoint_id, subject) != subject
+        return Name(subject, f"{endpoint_id} {FORMER}" if is_anothers else endpoint_id, series.provider_name)
+
+    def subject(self, endpoint_id: str) -> str:
+        """Whose statistics are those that were kept under an id alone."""
+        return self._by_id.get(endpoint_id, endpoint_id)
 
 
 def _purpose(attempt: AttemptRecord) -> Purpose:
@@ -130,6 +163,7 @@ class StatsBook:
 
     max_series: int = 8192  # patterns let clients invent names: the longest idle goes first
     before_reading: Callable[[], None] = lambda: None
+    names: Names = field(default_factory=lambda: Names(()))  # as routes.yaml has them now
     _keys: KeyBook = field(default_factory=KeyBook)
     _series: dict[SeriesKey, Series] = field(default_factory=dict)
 
@@ -166,7 +200,8 @@ class StatsBook:
 
     def _record(self, attempt: AttemptRecord) -> Series:
         prompt_tokens = attempt.usage.prompt_tokens if attempt.usage else attempt.prompt_tokens
-        key = SeriesKey(attempt.endpoint_id, attempt.stream, _purpose(attempt), class_of(prompt_tokens))
+        subject = attempt.subject or attempt.endpoint_id
+        key = SeriesKey(subject, attempt.stream, _purpose(attempt), class_of(prompt_tokens))
         series = self._series.pop(key, None) or Series()
         self._series[key] = series  # last in order: most recently used
         series.record(attempt)
@@ -187,23 +222,23 @@ class StatsBook:
 
     def window(
         self,
-        endpoint_id: str,
+        subject: str,
         seconds: float,
         now: float,
         *,
         stream: bool | None = None,
         purpose: Purpose = "main",
     ) -> WindowSummary:
-        """Summarise the last `seconds` of one endpoint; `stream` None merges both modes."""
+        """Summarise the last `seconds` of one subject; `stream` None merges both modes."""
         total = Bucket()
-        for _ in self.merging(total, endpoint_id, seconds, now, stream=stream, purpose=purpose):
+        for _ in self.merging(total, subject, seconds, now, stream=stream, purpose=purpose):
             pass
         return summarise(total, width_for(seconds))
 
     def merging(
         self,
         total: Bucket,
-        endpoint_id: str,
+        subject: str,
         seconds: float,
         now: float,
         *,
@@ -211,11 +246,11 @@ class StatsBook:
         purpose: Purpose = "main",
         metrics: Collection[str] | None = None,
     ) -> Iterator[None]:
-        """Merge the last `seconds` of one endpoint into `total`, a bucket a step; of sketches `metrics`."""
+        """Merge the last `seconds` of one subject into `total`, a bucket a step; of sketches `metrics`."""
         told = self._told
         for mode in (True, False) if stream is None else (stream,):
             for request_class in CLASSES:
-                series = told.get(SeriesKey(endpoint_id, mode, purpose, request_class))
+                series = told.get(SeriesKey(subject, mode, purpose, request_class))
                 if series is None:
                     continue
                 window = series.window_for(seconds)
@@ -223,9 +258,9 @@ class StatsBook:
                     if window.add_to(total, number, metrics):
                         yield
 
-    def endpoint_ids(self) -> tuple[str, ...]:
-        """List the endpoints that have statistics, of whatever purpose."""
-        return tuple(dict.fromkeys(key.endpoint_id for key in self._told))
+    def subjects(self) -> tuple[str, ...]:
+        """List what has statistics, of whatever purpose."""
+        return tuple(dict.fromkeys(key.subject for key in self._told))
 
 
 def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:

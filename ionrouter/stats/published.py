@@ -30,36 +30,35 @@ class EndpointSummary:
     Counts of all three windows; of `last_30m` time to the first token and throughput, too.
     """
 
-    endpoint_id: str
     last_5m: WindowSummary
     last_30m: WindowSummary
     last_1d: WindowSummary
 
 
 def summaries(
-    book: StatsBook, endpoint_ids: Iterable[str], now: float, purpose: Purpose = "main"
+    book: StatsBook, subjects: Iterable[str], now: float, purpose: Purpose = "main"
 ) -> Iterator[dict[str, EndpointSummary] | None]:
-    """Endpoint -> its summary over the published windows."""
+    """Subject -> its summary over the published windows."""
     found: dict[str, EndpointSummary] = {}
-    for endpoint_id in endpoint_ids:
+    for subject in subjects:
         last: dict[str, WindowSummary] = {}
         for name, (seconds, metrics) in _WINDOWS.items():
             total = Bucket()
-            yield from book.merging(total, endpoint_id, seconds, now, purpose=purpose, metrics=metrics)
+            yield from book.merging(total, subject, seconds, now, purpose=purpose, metrics=metrics)
             last[name] = summarise(total, width_for(seconds))
-        found[endpoint_id] = EndpointSummary(endpoint_id, last["5m"], last["30m"], last["1d"])
+        found[subject] = EndpointSummary(last["5m"], last["30m"], last["1d"])
     yield found
 
 
 def medians(
-    book: StatsBook, endpoint_ids: Iterable[str], speed: Speed, seconds: float, now: float
+    book: StatsBook, subjects: Iterable[str], speed: Speed, seconds: float, now: float
 ) -> Iterator[dict[str, float] | None]:
-    """Endpoint -> its median over the last `seconds`; those of too few samples are left out."""
+    """Subject -> its median over the last `seconds`; those of too few samples are left out."""
     found: dict[str, float] = {}
-    for endpoint_id in endpoint_ids:
+    for subject in subjects:
         total = Bucket()
-        yield from book.merging(total, endpoint_id, seconds, now, metrics=(_SKETCHES[speed],))
+        yield from book.merging(total, subject, seconds, now, metrics=(_SKETCHES[speed],))
         measured = getattr(summarise(total, width_for(seconds)), speed)
         if measured is not None:
-            found[endpoint_id] = measured.p50
+            found[subject] = measured.p50
     yield found

@@ -114,17 +114,18 @@ def _windows(book: StatsBook, question: Question) -> Iterable[tuple[Mapping[Dime
     if question.reads_keys:
         return [({"key": key_id}, window) for key_id, window in book.keys.items()]
     return [
-        (_names(key, series), next(w for w in series.windows if w.width_s == question.width_s))
+        (_names(book, key, series), next(w for w in series.windows if w.width_s == question.width_s))
         for key, series in book.items()
         if key.purpose == question.purpose
     ]
 
 
-def _names(key: SeriesKey, series: Series) -> Mapping[Dimension, str]:
+def _names(book: StatsBook, key: SeriesKey, series: Series) -> Mapping[Dimension, str]:
+    name = book.names.of(key.subject, series)
     return {
-        "endpoint": key.endpoint_id,
+        "endpoint": name.endpoint_id,
         "model": series.model_id,
-        "provider": series.provider_name,
+        "provider": name.provider_name,
         "stream": str(key.stream).lower(),
         "class": key.request_class,
     }

@@ -312,3 +312,17 @@ def test_a_loaded_catalog_cannot_be_changed() -> None:
     loaded = catalog(BASE + "models: {m: {endpoints: [{provider: vllm}]}}\n")
     with pytest.raises(ValueError, match="frozen"):
         loaded.spec.models["m"].name = "other"
+
+
+def test_statistics_go_by_what_is_measured_not_by_the_order_in_the_file() -> None:
+    text = BASE + "models:\n  m:\n    endpoints:\n"
+    offers = [f"      - {{provider: script, model: {name}}}\n" for name in "ab"]
+    forth, back = (
+        {e.upstream_model: e for e in endpoints(text + "".join(o))} for o in (offers, offers[::-1])
+    )
+    assert [forth[name].id for name in "ab"] == [back[name].id for name in "ba"]
+    assert [forth[name].subject for name in "ab"] == [back[name].subject for name in "ab"]
+    same = "  p: {type: openai, base_url: 'http://gpu.lan/v1'}\n  q: {type: openai, base_url: 'http://gpu.lan/v1'}\n"
+    twins = endpoints(f"providers:\n{same}models:\n  m: {{endpoints: [{{provider: p}}, {{provider: q}}]}}\n")
+    assert len({endpoint.identity for endpoint in twins}) == 1
+    assert len({endpoint.subject for endpoint in twins}) == 2

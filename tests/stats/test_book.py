@@ -141,7 +141,7 @@ def test_a_request_record_brings_all_its_attempts() -> None:
         "gen-1", "chat", "m", True, NOW, 1.0, 200, attempts=(attempt(), attempt(endpoint_id="b"))
     )
     stats.observe(record)
-    assert stats.endpoint_ids() == ("a", "b")
+    assert stats.subjects() == ("a", "b")
 
 
 def test_the_room_taken_grows_with_time_not_with_samples() -> None:
@@ -169,8 +169,8 @@ def test_invented_endpoints_push_out_the_longest_idle() -> None:
     stats = StatsBook(max_series=20)
     for i in range(100):
         stats.record(attempt(endpoint_id=f"e{i}"))
-    assert len(stats.endpoint_ids()) <= 20
-    assert "e99" in stats.endpoint_ids() and "e0" not in stats.endpoint_ids()
+    assert len(stats.subjects()) <= 20
+    assert "e99" in stats.subjects() and "e0" not in stats.subjects()
 
 
 def test_shadows_and_probes_are_apart_and_hedges_are_callers_requests() -> None:
@@ -181,7 +181,7 @@ def test_shadows_and_probes_are_apart_and_hedges_are_callers_requests() -> None:
     counts = {purpose: stats.window("a", 300, NOW, purpose=purpose).num_attempts for purpose in PURPOSES}
     assert counts == {"main": 3, "shadow": 1, "probe": 4}
     assert stats.window("a", 300, NOW).outcomes == {"ok": 3}
-    assert stats.endpoint_ids() == ("a",)
+    assert stats.subjects() == ("a",)
 
 
 def test_a_late_end_counts_in_its_own_minute() -> None:
@@ -203,9 +203,9 @@ def test_every_way_to_read_is_preceded_by_what_is_still_to_be_told() -> None:
         "series": lambda book: book.series(key),
         "window": lambda book: book.window("a", 300.0, NOW),
         "merging": lambda book: list(book.merging(Bucket(), "a", 300.0, NOW)),
-        "endpoint_ids": lambda book: book.endpoint_ids(),
+        "subjects": lambda book: book.subjects(),
     }
-    others = {"observe", "record", "max_series", "max_keys", "before_reading"}
+    others = {"observe", "record", "max_series", "max_keys", "before_reading", "names"}
     assert {name for name in dir(StatsBook) if not name.startswith("_")} == ways.keys() | others
     for name, read in ways.items():
         asked: list[str] = []
