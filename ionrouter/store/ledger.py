@@ -38,6 +38,7 @@ BEGUN_S = 0.05  # what ends sooner never has a row that says it runs
 FORGET_EVERY_S = 60.0
 MAX_COMMIT_S = 1.0  # a disk slower than this delays no answer
 MAX_REQUEST_S = DAY_S  # what began before that has no server any more
+MAX_REQUEST_DAYS = 2  # and ends on the day after the next at the latest, as one that was lost
 
 
 class Words(Struct, frozen=True):
@@ -72,6 +73,7 @@ class Ledger:
     instance: Instance | None = None
     unfinished: Sequence[Generation] = ()  # what dead servers left
     unbooked: Sequence[Generation] = ()  # what they had answered, and the database could not take yet
+    _fresh_on: int = field(default_factory=lambda: day_of(time.time()))  # when others' sums were read last
     _running: dict[str, _Running] = field(default_factory=dict)
     _recent: OrderedDict[str, Generation] = field(default_factory=OrderedDict)
     _commits: dict[str, tuple[asyncio.Future[None], float]] = field(default_factory=dict)  # and how long
@@ -250,10 +252,15 @@ class Ledger:
             )
 
     async def refresh(self) -> None:
-        """Learn what other servers booked of late; without news, what is known stays."""
+        """Learn what other servers booked since the last time; without news, what is known stays.
+
+        A cost is booked under the day on which its request began, which may be two days ago.
+        """
         if self.limits is not None:
+            today = day_of(time.time())
             try:
-                self.spending.take_over(await self.limits.usage_since(day_of(time.time()) - 1))
+                self.spending.take_over(await self.limits.usage_since(self._fresh_on - MAX_REQUEST_DAYS))
+                self._fresh_on = today
             except StoreFault as error:
                 _log.warning("spending_stale", error=str(error))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -13,8 +14,10 @@ from ionrouter.errors import RequestError
 from ionrouter.store.database import Database
 from ionrouter.store.generation import Generation, add_usage, insert
 from ionrouter.store.keys import ApiKey, KeyStore
+from ionrouter.store.ledger import Ledger
 from ionrouter.store.periods import DAY_S, day_of
 from ionrouter.store.shared_limits import SharedLimits
+from ionrouter.store.spending import SpendingBook
 from tests.support.databases import PostgresPlace
 from tests.support.postgres import Postgres
 
@@ -82,6 +85,26 @@ async def test_a_limit_counts_as_it_is_now_not_as_this_server_remembers(
     KeyStore.open(place.database).update(key.hash, {"limit": 0.1}, NOW)
     with pytest.raises(RequestError, match=r"limit is \$0.1 "):
         await servers[0].reserve(key, running("a", key), NOW)
+
+
+async def test_a_server_that_was_not_asked_for_days_knows_what_others_booked_meanwhile(
+    place: PostgresPlace, servers: list[SharedLimits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = NOW
+    monkeypatch.setattr("ionrouter.store.ledger.time", SimpleNamespace(time=lambda: now))
+    key = a_key(place)
+    ledger = Ledger(SpendingBook.load(place.database.open()), limits=servers[0])
+    for age in range(10):
+        began = NOW + age * DAY_S
+        end(place.database, running(f"g{age}", key, at=began), 0.25)
+        if age == 4:
+            now = began
+            await ledger.refresh()
+            end(place.database, running("lost", key, at=began - 2 * DAY_S), 0.5)
+    now = NOW + 9 * DAY_S
+    await ledger.refresh()
+    assert ledger.spending.of(key.hash).since(None, now) == 10 * 0.25 + 0.5
+    assert ledger.spending.total() == 10 * 0.25 + 0.5
 
 
 async def test_a_request_that_ended_first_holds_nothing(
