@@ -170,7 +170,7 @@ class KeyStore:
             if reference in (key.hash, key.name) or (len(reference) >= 6 and key.hash.startswith(reference))
         ]
         if not found:
-            raise RequestError(f"no key '{reference}'", status=404, error_type="not_found")
+            raise _unknown(reference)
         if len(found) > 1:
             raise RequestError(f"'{reference}' names {len(found)} keys; use the hash", status=409)
         return found[0]
@@ -185,7 +185,10 @@ class KeyStore:
             columns["updated_at"] = now
         assignments = ", ".join(f"{column} = ?" for column in columns)
         self._change(f"UPDATE api_key SET {assignments} WHERE hash = ?", (*columns.values(), key.hash))
-        return self._current()[key.hash]
+        changed = self.by_hash(key.hash)
+        if changed is None:  # somebody else deleted it just now
+            raise _unknown(reference)
+        return changed
 
     def _change(self, statement: str, values: Sequence[Any]) -> None:
         self._db.transact([(statement, values), ("UPDATE key_version SET version = version + 1", ())])
@@ -205,6 +208,10 @@ class KeyStore:
             rows = link.rows(f"SELECT {_COLUMNS} FROM api_key")
             self._keys = {row[0]: _from_row(row) for row in rows}
             self._key_version = version
+
+
+def _unknown(reference: str) -> RequestError:
+    return RequestError(f"no key '{reference}'", status=404, error_type="not_found")
 
 
 def _stored(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ionrouter.errors import ConfigError, RequestError
-from ionrouter.store.keys import FRESH_S, KEY_PATTERN, KeyStore, ensure_management_key, hash_of
+from ionrouter.store.keys import FRESH_S, KEY_PATTERN, ApiKey, KeyStore, ensure_management_key, hash_of
 from ionrouter.store.schema import HEAD
 from ionrouter.store.sqlite_file import SqliteFile, open_database
 from tests.support.databases import Place, PostgresPlace
@@ -145,6 +145,26 @@ def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
     raw.close()
     with pytest.raises(ConfigError, match="newer version"):
         open_database(path)
+
+
+def test_a_key_that_is_deleted_while_it_is_changed_is_not_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = KeyStore.open(place.database), KeyStore.open(place.database)
+    _, key = store.create("a", "inference", 1.0)
+    resolve = store.resolve
+
+    def slowly(reference: str) -> ApiKey:
+        found = resolve(reference)
+        other.delete(reference)
+        return found
+
+    monkeypatch.setattr(
+        KeyStore, "resolve", lambda asked, name: slowly(name) if asked is store else resolve(name)
+    )
+    with pytest.raises(RequestError, match="no key") as refused:
+        store.update(key.hash, {"name": "b"}, 2.0)
+    assert refused.value.status == 404
 
 
 def test_generations_that_are_written_do_not_make_keys_be_read_again(path: Path) -> None:
