@@ -9,6 +9,7 @@ import hashlib
 import math
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ class KeyStore:
         self._key_version = -1
         self._looked_at = -math.inf
         self._keys: dict[str, ApiKey] = {}
+        self._lock = threading.Lock()
         self.is_watched = False
 
     @classmethod
@@ -205,9 +207,10 @@ class KeyStore:
         """Read the keys again if any of them changed; from any thread, over that thread's link."""
         ((version,),) = link.rows("SELECT version FROM key_version")
         if version != self._key_version:
-            rows = link.rows(f"SELECT {_COLUMNS} FROM api_key")
-            self._keys = {row[0]: _from_row(row) for row in rows}
-            self._key_version = version
+            keys = {row[0]: _from_row(row) for row in link.rows(f"SELECT {_COLUMNS} FROM api_key")}
+            with self._lock:
+                if version > self._key_version:  # else another thread has looked later, and was faster
+                    self._keys, self._key_version = keys, version
 
 
 def _unknown(reference: str) -> RequestError:

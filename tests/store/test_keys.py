@@ -6,11 +6,14 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from ionrouter.errors import ConfigError, RequestError
+from ionrouter.store.database import Link
 from ionrouter.store.keys import FRESH_S, KEY_PATTERN, ApiKey, KeyStore, ensure_management_key, hash_of
 from ionrouter.store.schema import HEAD
 from ionrouter.store.sqlite_file import SqliteFile, open_database
@@ -165,6 +168,28 @@ def test_a_key_that_is_deleted_while_it_is_changed_is_not_found(
     with pytest.raises(RequestError, match="no key") as refused:
         store.update(key.hash, {"name": "b"}, 2.0)
     assert refused.value.status == 404
+
+
+def test_a_look_that_took_long_does_not_bring_back_what_a_later_one_saw_change(place: Place) -> None:
+    """Changes are looked at from threads of their own: a key that was disabled must not come alive again."""
+    store, other = KeyStore.open(place.database), KeyStore.open(place.database)
+    plain, key = other.create("a", "inference", 1.0)
+    link, later = place.database.open(), place.database.open()
+
+    class Slow:
+        """A link whose rows of keys are read, and then take their time."""
+
+        def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+            found = link.rows(sql, values)
+            if "FROM api_key" in sql:
+                other.set_disabled("a", True)
+                store.refresh(later)
+                assert store.find(plain).is_disabled  # type: ignore[union-attr]
+            return found
+
+    store.refresh(cast("Link", Slow()))
+    found = store.by_hash(key.hash)
+    assert found is not None and found.is_disabled
 
 
 def test_generations_that_are_written_do_not_make_keys_be_read_again(path: Path) -> None:
