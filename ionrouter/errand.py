@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ionrouter.alarm import Deadlines
 from ionrouter.balancing.assumed_price import is_unpriced
@@ -128,6 +129,13 @@ def lost_race() -> UpstreamError:
 def client_left() -> UpstreamError:
     """How an attempt ends that nobody waits for any longer."""
     return UpstreamError(FailureClass.CLIENT_LEFT, "the client left", status=499)
+
+
+def cut_by_stop(attempt: AttemptRecord, why: str) -> AttemptRecord:
+    """The record of an attempt that nobody waits for any longer because the server stops."""
+    if attempt.failure is not FailureClass.CLIENT_LEFT:
+        return attempt
+    return replace(attempt, failure=FailureClass.STOPPED, status=503, message=why)
 
 
 def tell_failed(errand: Errand, failure: UpstreamError) -> None:

@@ -28,7 +28,7 @@ from ionrouter.balancing.thoughts import Makers
 from ionrouter.balancing.verdict import client_status, nobody_left
 from ionrouter.departures import Clients
 from ionrouter.dispatch import dispatch
-from ionrouter.errand import Parts, Trace
+from ionrouter.errand import Parts, Trace, cut_by_stop
 from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
 from ionrouter.observers import tell
 from ionrouter.prober import Prober
@@ -202,6 +202,8 @@ class Router:
         except (asyncio.CancelledError, GeneratorExit) as ended:
             if not ending.is_reported:
                 ending.status, ending.error = _why(ended)
+                if ending.status != 499:
+                    trace.attempts[:] = [cut_by_stop(each, ending.error) for each in trace.attempts]
             raise
         finally:
             self._report(request, trace, started_at, ending)

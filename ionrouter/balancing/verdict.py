@@ -48,6 +48,7 @@ def client_status(error: UpstreamError) -> int:
         FailureClass.ENDPOINT_REQUEST: 400,
         FailureClass.CONTENT: 403,
         FailureClass.CLIENT_LEFT: 499,
+        FailureClass.STOPPED: 503,
         FailureClass.LOST_RACE: 499,
     }[error.failure]
 

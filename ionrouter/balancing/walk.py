@@ -62,6 +62,7 @@ NEXT: Mapping[FailureClass, Callable[[Rest, Candidate, UpstreamError], Rest]] = 
     FailureClass.ENDPOINT_REQUEST: _those_that_take_it,
     FailureClass.CONTENT: _other_models,
     FailureClass.CLIENT_LEFT: _nobody,
+    FailureClass.STOPPED: _nobody,
     FailureClass.LOST_RACE: _nobody,
 }
 

@@ -281,9 +281,9 @@ def summarise(bucket: Bucket, resolution_s: int) -> WindowSummary:
 
 
 def _samples(attempt: AttemptRecord) -> dict[str, float]:
-    """Measure an attempt. Of a client that left: queue and first token. Of a failure: nothing."""
+    """Measure an attempt. Of one that its client or a stop cut: queue, first token. Of a failure: nothing."""
     samples: dict[str, float] = {}
-    if attempt.failure in (None, FailureClass.CLIENT_LEFT):
+    if attempt.failure in (None, FailureClass.CLIENT_LEFT, FailureClass.STOPPED):
         if attempt.ttft_s is not None:
             samples["ttft_s"] = attempt.ttft_s
         if attempt.queue_s is not None:

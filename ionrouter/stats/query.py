@@ -163,8 +163,9 @@ def _share(part: float, whole: float) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-# Neither good nor bad: the caller left, or another attempt was faster.
-_NO_ERRORS = (OK, FailureClass.CLIENT_LEFT.value, FailureClass.LOST_RACE.value, "499")
+# Neither good nor bad: the caller left, this server stopped, or another attempt was faster.
+_NOBODYS = (FailureClass.CLIENT_LEFT.value, FailureClass.STOPPED.value, FailureClass.LOST_RACE.value)
+_NO_ERRORS = (OK, *_NOBODYS, "499")
 
 
 def _num_errors(bucket: Bucket) -> int:

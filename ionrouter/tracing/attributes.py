@@ -53,7 +53,7 @@ _NUMBERS: tuple[tuple[str, str, type[int] | type[float]], ...] = (
     ("seed", "gen_ai.request.seed", int),
     ("dimensions", "gen_ai.embeddings.dimension.count", int),
 )
-_NOBODYS_FAULT = frozenset({FailureClass.CLIENT_LEFT, FailureClass.LOST_RACE})
+_NOBODYS_FAULT = frozenset({FailureClass.CLIENT_LEFT, FailureClass.STOPPED, FailureClass.LOST_RACE})
 
 
 @dataclass(frozen=True, slots=True)

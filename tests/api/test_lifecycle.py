@@ -69,6 +69,8 @@ def test_what_outlasts_the_drain_ends_with_one_error_event(tmp_path: Path) -> No
     assert (status, whole["error"]["code"]) == (503, 503)
     told = [(event["status"], event["error"]) for event in server.events("request_finished")]
     assert told == [(503, "the server is shutting down; try again")] * 2  # as their clients were
+    attempts = [event["attempts"] for event in server.events("request_finished")]
+    assert [failure for tried in attempts for _, failure in tried] == ["stopped"] * 2
 
 
 def test_a_client_that_reads_slowly_and_outlasts_the_drain_has_not_left(tmp_path: Path) -> None:
@@ -87,7 +89,8 @@ def test_a_client_that_reads_slowly_and_outlasts_the_drain_has_not_left(tmp_path
             while client.recv(1 << 16):
                 pass
         assert server.wait() == 0
-    assert [event["status"] for event in server.events("request_finished")] == [503]
+    (finished,) = server.events("request_finished")
+    assert (finished["status"], finished["attempts"][0][1]) == (503, "stopped")
 
 
 def test_a_request_that_is_still_being_uploaded_is_waited_for(tmp_path: Path) -> None:

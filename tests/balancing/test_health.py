@@ -29,6 +29,7 @@ def failed(health: Health, failure: FailureClass, now: float = 0.0, *, after_com
         FailureClass.ENDPOINT_REQUEST,
         FailureClass.CONTENT,
         FailureClass.CLIENT_LEFT,
+        FailureClass.STOPPED,
         FailureClass.LOST_RACE,
     ],
 )

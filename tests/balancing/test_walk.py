@@ -45,6 +45,7 @@ OTHER = candidate("z", "other", tier=1)
         (FailureClass.ENDPOINT_REQUEST, ["z"]),
         (FailureClass.CONTENT, ["z"]),
         (FailureClass.CLIENT_LEFT, []),
+        (FailureClass.STOPPED, []),
     ],
 )
 def test_the_table_of_failure_classes(failure: FailureClass, left: list[str]) -> None:

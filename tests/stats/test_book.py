@@ -76,6 +76,7 @@ def test_under_five_samples_nothing_is_claimed() -> None:
         (FailureClass.ENDPOINT_REQUEST, 100.0),
         (FailureClass.CONTENT, 100.0),
         (FailureClass.CLIENT_LEFT, 100.0),
+        (FailureClass.STOPPED, 100.0),
     ],
 )
 def test_uptime_blames_only_what_the_endpoint_did(failure: FailureClass, uptime: float) -> None:

@@ -83,7 +83,7 @@ def test_an_end_says_what_it_took() -> None:
 
 @pytest.mark.parametrize("failure", FailureClass)
 def test_only_what_somebody_is_to_blame_for_is_an_error(failure: FailureClass) -> None:
-    nobodys = (FailureClass.CLIENT_LEFT, FailureClass.LOST_RACE)
+    nobodys = (FailureClass.CLIENT_LEFT, FailureClass.STOPPED, FailureClass.LOST_RACE)
     assert is_error(_ended(failure)) is (failure not in nobodys)
     assert not is_error(_ended())
 
