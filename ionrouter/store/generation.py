@@ -96,6 +96,12 @@ FORGET = (
 )
 
 
+IS_OLD_LEFT = (
+    "SELECT 1 FROM generation WHERE started_at < ? UNION ALL "
+    "SELECT 1 FROM generation_words WHERE started_at < ? LIMIT 1"
+)
+
+
 @lru_cache(maxsize=MAX_ROWS)
 def insert_sql(num_rows: int) -> str:
     rows = ", ".join([f"({_MARKS})"] * num_rows)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Writer
 from tests.support.databases import Place
 from tests.support.routes import request
+from tests.support.server import eventually
 
 RECORD = RequestRecord(
     id="gen-1-x",
@@ -203,6 +206,27 @@ async def test_what_is_old_is_forgotten(place: Place) -> None:
     await done
     assert place.ask("SELECT count(*) FROM generation") == [(0,)]
     assert ledger.spending.total() == 0.75  # sums stay
+    await ledger.close()
+
+
+async def test_more_than_goes_at_once_is_forgotten_at_once_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that adds more in a minute than goes at once would never end growing."""
+    monkeypatch.setattr(ledgers, "FORGET_EVERY_S", 1e6)
+    monkeypatch.setattr(ledgers, "FORGET_AGAIN_S", 0.05)
+    now = time.time()
+    old = [
+        Generation(f"g{number}", "finished", None, "chat", "m", False, now - 3 * 86_400)
+        for number in range(12_000)
+    ]
+    new = Generation("new", "finished", None, "chat", "m", False, now)
+    place.database.open().transact([statement for statement in book([*old, new])])
+    ledger = opened(place)
+    task = asyncio.create_task(ledger.keep_forgetting(1))
+    left = partial(place.ask, "SELECT count(*) FROM generation")
+    await asyncio.to_thread(eventually, left, lambda rows: rows == [(1,)])
+    task.cancel()
     await ledger.close()
 
 
