@@ -57,8 +57,8 @@ class Accounts:
         A key with a limit uses endpoints of known price only, and none while its spending cannot be written
         down. Raises RequestError 402 or 503.
         """
-        key = self.keys.known(request.key_id) if self.keys and request.key_id else None
-        if key is None or key.limit is None:
+        key = self._limited(request)
+        if key is None:
             return plan
         if not self.ledger.is_writable:
             raise cannot_book()
@@ -69,6 +69,21 @@ class Accounts:
         amount = worst_case((c.endpoint for c in priced), request, num_at_once)
         await self.ledger.reserve(request, key, amount, self.wall())
         return plan if len(priced) == len(plan.candidates) else replace(plan, candidates=priced)
+
+    async def affords(self, request: InferenceRequest, paid: float) -> bool:
+        """Set aside what failed attempts of a request have cost, in USD; tell whether there is room."""
+        key = self._limited(request)
+        try:
+            if key is not None:
+                await self.ledger.reserve_paid(request.id, key, paid, self.wall())
+        except RequestError:
+            return False
+        return True
+
+    def _limited(self, request: InferenceRequest) -> ApiKey | None:
+        """The request's key, if it has a limit."""
+        key = self.keys.known(request.key_id) if self.keys and request.key_id else None
+        return None if key is None or key.limit is None else key
 
     def begin(self, request: InferenceRequest, started_at: float) -> None:
         self.ledger.begin(request, started_at)

@@ -7,7 +7,7 @@ each other race.py's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 from ionrouter.balancing.plan import Plan
@@ -29,11 +29,13 @@ async def dispatch(
     parts: Parts,
     trace: Trace,
     taker: Taker | None = None,
+    afford: Callable[[float], Awaitable[bool]] | None = None,
 ) -> AsyncIterator[Batch]:
     """Yield Committed, then Chunks or one Complete, then Finished, in batches as they came.
 
     Raises RequestError or AllAttemptsFailed before commit, StreamBroken after. `trace` holds every attempt,
     also when the caller closes the iterator early. After commit `taker` may be given batches instead.
+    Behind failed attempts that did cost so many USD `afford` is asked whether there is money for another.
     """
     departures = Departures(plan, request, clients, settings, parts, trace, taker)
     walk = departures.walk
@@ -50,4 +52,7 @@ async def dispatch(
             if trace.committed is not None:
                 raise StreamBroken(error) from error
             walk.fail(departure.candidate, error)
+        paid = trace.cost().total if afford is not None and walk.rest else 0.0
+        if afford is not None and paid > 0 and not await afford(paid):
+            break
     raise all_failed(walk.errors) if walk.errors else nobody_left(plan, request, parts.clock())

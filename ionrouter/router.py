@@ -182,7 +182,8 @@ class Router:
                 self.shadows.follow(request, plan, settings)
             hear = partial(self._hear_batch, request, plan, trace)
             heard = None if taker is None else _Heard(taker, hear, hears_text=self._hears)
-            batches = dispatch(plan, request, self._clients, settings, self._parts, trace, heard)
+            afford = None if self._books is None else partial(self._books.affords, request)
+            batches = dispatch(plan, request, self._clients, settings, self._parts, trace, heard, afford)
             async with aclosing(batches) as source:  # type: ignore[type-var]
                 async for batch in source:
                     hear(batch)
@@ -267,6 +268,10 @@ class Books(Protocol):
 
     async def admit(self, request: InferenceRequest, plan: Plan) -> Plan:
         """Reserve what the request may cost and return what of the plan it may use; raises RequestError."""
+        ...
+
+    async def affords(self, request: InferenceRequest, paid: float) -> bool:
+        """Ask whether it may go on after attempts that failed and did cost so many USD."""
         ...
 
     def begin(self, request: InferenceRequest, started_at: float) -> None:

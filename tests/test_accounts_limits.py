@@ -78,3 +78,59 @@ def test_a_prompt_that_could_pass_the_limit_is_refused_before_it_is_sent(countin
     status, body = counting.chat(key, model="acme/m", messages=messages, max_tokens=1)
     assert status == 402, json.dumps(body)
     assert body["error"]["metadata"]["required"] >= (400 * 1000 + 2000) / 1e6
+
+
+FILTERED = """
+providers: {{ up: {{ type: openai, name: Up, base_url: {up} }} }}
+models:
+  acme/a: {{ endpoints: [ {{ provider: up, model: a, prices: {{ prompt: 1000, completion: 2000 }} }} ] }}
+  acme/b: {{ endpoints: [ {{ provider: up, model: b, prices: {{ prompt: 1000, completion: 2000 }} }} ] }}
+  acme/c: {{ endpoints: [ {{ provider: up, model: c, prices: {{ prompt: 1000, completion: 2000 }} }} ] }}
+"""
+FILTERED_COST = (60 * 1000 + NUM_OUT * 2000) / 1e6
+
+
+def emptied(request: Received) -> Script:
+    """A content filter took the answers of a and b away, which is paid for."""
+    is_good = request.json()["model"] == "c"
+    message = {"role": "assistant", "content": "x" if is_good else ""}
+    choice = {"index": 0, "message": message, "finish_reason": "stop" if is_good else "content_filter"}
+    return json_response(
+        {"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage(60, NUM_OUT)}
+    )
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def filtering(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Bank, Upstream]]:
+    settings: dict[str, Any] = {}
+    if request.param == "postgresql":
+        settings["store_url"] = request.getfixturevalue("postgres").new_database()
+    with (
+        Upstream(emptied) as up,
+        bank(tmp_path_factory.mktemp("filtering"), FILTERED.format(up=up.base_url), **settings) as opened,
+    ):
+        yield opened, up
+
+
+@pytest.mark.parametrize("num_asked", [1, 2, 3])
+def test_answers_that_a_filter_emptied_are_paid_within_the_limit(
+    filtering: tuple[Bank, Upstream], num_asked: int
+) -> None:
+    """Each is paid for before the next model is asked: so many are as the limit has room for."""
+    opened, up = filtering
+    asking = {"model": "acme/a", "models": ["acme/b", "acme/c"], "max_tokens": NUM_OUT}
+    poor, _ = opened.make_key(limit=1e-9)
+    worst = opened.chat(poor, **asking)[1]["error"]["metadata"]["required"]
+    assert 0.5 * worst < FILTERED_COST < worst
+    limit = worst + (num_asked - 1) * FILTERED_COST
+    key, digest = opened.make_key(limit=limit)
+    before = len(up.requests)
+    status, body = opened.chat(key, **asking)
+    assert len(up.requests) - before == num_asked
+    assert status == (200 if num_asked == 3 else 403), body
+    data = opened.manage(f"/keys/{digest}")["data"]
+    assert data["usage"] == pytest.approx(num_asked * FILTERED_COST)
+    assert data["usage"] <= limit
+    assert data["limit_remaining"] == pytest.approx(limit - data["usage"])

@@ -76,6 +76,7 @@ _CHANGES = ", ".join(f'"{name}" = excluded."{name}"' for name in COLUMNS if name
 INSERT_NEW = f"INSERT INTO generation ({_NAMES}) VALUES ({_MARKS}) ON CONFLICT (id) DO NOTHING"
 SELECT = f"SELECT {_NAMES} FROM generation WHERE id = ?"
 SELECT_RUNNING = f"SELECT {_NAMES} FROM generation WHERE state = 'started'"
+HOLD_MORE = "UPDATE generation SET reserved = reserved + ? WHERE id = ? AND state = 'started'"
 ABORTED = "the server stopped"
 ABORT = f"""
     UPDATE generation SET state = 'aborted', error = '{ABORTED}', cost = reserved, reserved = 0,
@@ -228,6 +229,11 @@ def from_bytes(row: bytes) -> Generation:
 def insert_new(generation: Generation) -> Statement:
     """Like `insert`, but a row that is there stays as it is."""
     return INSERT_NEW, _values(generation)
+
+
+def hold_more(request_id: str, amount: float) -> Statement:
+    """Set aside so many more USD for a row that has not ended."""
+    return HOLD_MORE, (amount, request_id)
 
 
 def add_usage(*generations: Generation) -> Statement:

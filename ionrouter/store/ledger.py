@@ -59,6 +59,7 @@ class _Running:
     request: InferenceRequest
     started_at: float
     held: float  # USD
+    paid: float = 0.0  # of that for attempts that failed
     write: Write | None = None  # of the row that says so; most end before there is one
     input: bytes | None = None  # JSON; None: prompts are not kept
     assembly: Assembly | None = None  # of the answer; None: likewise
@@ -104,6 +105,24 @@ class Ledger:
             return
         await self.limits.reserve(key, generation.started(request, now, amount, self._name), now)
         self.spending.of(key.hash).reserved[request.id] = amount
+
+    async def reserve_paid(self, request_id: str, key: ApiKey, paid: float, now: float) -> None:
+        """Set aside what a running request's failed attempts have cost, beside its worst case.
+
+        Raises RequestError 402 or 503.
+        """
+        running = self._running.get(request_id)
+        if running is None or (more := paid - running.paid) <= 0:
+            return
+        if self.limits is not None and running.held > 0:
+            await self.limits.reserve_more(key, request_id, more, now)
+            self.spending.of(key.hash).reserved[request_id] = running.held + more
+        else:
+            self.spending.reserve_more(key, request_id, more, now)
+            if self.writer is not None:
+                self.writer.put_lazily([generation.hold_more(request_id, more)])
+                self.writer.hurry()
+        running.held, running.paid = running.held + more, paid
 
     def begin(self, request: InferenceRequest, started_at: float) -> None:
         """Note that a request goes out; its row, if it runs for long enough, is queued and not awaited."""

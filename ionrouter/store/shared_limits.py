@@ -17,7 +17,7 @@ import structlog
 from ionrouter.errors import ConfigError, RequestError
 from ionrouter.process import Threads
 from ionrouter.store.database import Database, Link, StoreFault
-from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row, insert_new
+from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row, hold_more, insert_new
 from ionrouter.store.keys import ApiKey
 from ionrouter.store.periods import first_day
 from ionrouter.store.spending import ROUNDING, over_limit
@@ -52,6 +52,14 @@ class SharedLimits:
             await self._run(lambda link: _reserve(link, key, begun, now))
         except StoreFault as error:
             _log.warning("reservation_failed", request=begun.id, error=str(error))
+            raise cannot_book() from error
+
+    async def reserve_more(self, key: ApiKey, request_id: str, amount: float, now: float) -> None:
+        """Write down so many USD beside what a running request has, if there is room; raises likewise."""
+        try:
+            await self._run(lambda link: _reserve_more(link, key, request_id, amount, now))
+        except StoreFault as error:
+            _log.warning("reservation_failed", request=request_id, error=str(error))
             raise cannot_book() from error
 
     async def usage_since(self, day: int) -> Sequence[tuple[Any, ...]]:
@@ -97,12 +105,23 @@ class SharedLimits:
 
 def _reserve(link: Link, key: ApiKey, begun: Generation, now: float) -> None:
     with link.transaction():
-        for limit, reset in link.rows(LOCK_KEY, (key.hash,)):
-            key = replace(key, limit=limit, limit_reset=reset)  # as it is now, whoever changed it
-        ((spent, held),) = link.rows(SUMS, (key.hash, first_day(key.limit_reset, now), key.hash))
-        if key.limit is not None and spent + held + begun.reserved > key.limit + ROUNDING:
-            raise over_limit(key, begun.reserved, spent, held)
+        _require_room(link, key, begun.reserved, now)
         link.rows(*insert_new(begun))
+
+
+def _reserve_more(link: Link, key: ApiKey, request_id: str, amount: float, now: float) -> None:
+    with link.transaction():
+        _require_room(link, key, amount, now)
+        link.rows(*hold_more(request_id, amount))
+
+
+def _require_room(link: Link, key: ApiKey, amount: float, now: float) -> None:
+    """Lock the key's row until the transaction ends; raises RequestError 402."""
+    for limit, reset in link.rows(LOCK_KEY, (key.hash,)):
+        key = replace(key, limit=limit, limit_reset=reset)  # as it is now, whoever changed it
+    ((spent, held),) = link.rows(SUMS, (key.hash, first_day(key.limit_reset, now), key.hash))
+    if key.limit is not None and spent + held + amount > key.limit + ROUNDING:
+        raise over_limit(key, amount, spent, held)
 
 
 def cannot_book() -> RequestError:

@@ -73,12 +73,21 @@ class SpendingBook:
 
         What costs nothing is let through a used-up limit.
         """
+        self._require_room(key, amount, now)
+        self.of(key.hash).reserved[request_id] = amount
+
+    def reserve_more(self, key: ApiKey, request_id: str, amount: float, now: float) -> None:
+        """Set aside so much beside what a running request has; raises likewise."""
+        self._require_room(key, amount, now)
+        reserved = self.of(key.hash).reserved
+        reserved[request_id] = reserved.get(request_id, 0.0) + amount
+
+    def _require_room(self, key: ApiKey, amount: float, now: float) -> None:
         spending = self.of(key.hash)
         if key.limit is not None and amount > 0:
             spent, held = spending.since(key.limit_reset, now), sum(spending.reserved.values())
             if spent + held + amount > key.limit + ROUNDING:
                 raise over_limit(key, amount, spent, held)
-        spending.reserved[request_id] = amount
 
     def settle(self, key: str | None, request_id: str, cost: float, started_at: float) -> None:
         """Give a request's reservation back and book what it did cost, under the day in which it began."""

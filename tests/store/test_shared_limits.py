@@ -78,6 +78,23 @@ async def test_the_end_gives_a_reservation_back_and_books_the_cost(
     await servers[1].reserve(key, running("c", key, 0.25, tomorrow), tomorrow)
 
 
+async def test_more_is_set_aside_while_there_is_room_for_it(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    key = a_key(place)
+    await servers[0].reserve(key, running("a", key, 0.25), NOW)
+    await servers[1].reserve(key, running("b", key, 0.25), NOW)
+    asked = [servers[0].reserve_more(key, "a", 0.125, NOW) for _ in range(6)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(answer is None for answer in answers) == 4
+    assert place.ask("SELECT id, reserved FROM generation ORDER BY id") == [("a", 0.75), ("b", 0.25)]
+    end(place.database, running("b", key), 0.0)
+    await servers[0].reserve_more(key, "a", 0.25, NOW)
+    end(place.database, running("a", key), 0.5)
+    await servers[0].reserve_more(key, "a", 0.5, NOW)  # it has ended: nothing is held for it
+    assert place.ask("SELECT sum(reserved) FROM generation") == [(0.0,)]
+
+
 async def test_a_limit_counts_as_it_is_now_not_as_this_server_remembers(
     place: PostgresPlace, servers: list[SharedLimits]
 ) -> None:

@@ -68,6 +68,17 @@ def test_a_limit_counts_its_own_period_only() -> None:
     assert "daily limit is $1 and $0 is left, with $0.75 held" in str(refused.value)
 
 
+def test_more_is_set_aside_while_there_is_room() -> None:
+    book, key = SpendingBook(), replace(KEY, limit=1.0)
+    book.reserve(key, "a", 0.5, 0.0)
+    book.reserve_more(key, "a", 0.3, 0.0)
+    with pytest.raises(RequestError, match=r"\$0.2 is left, with \$0.8 held"):
+        book.reserve_more(key, "a", 0.3, 0.0)
+    assert book.of("k").reserved == {"a": 0.8}
+    book.settle("k", "a", 0.6, 0.0)
+    assert book.of("k").reserved == {}
+
+
 @given(
     limit=st.floats(0, 10, allow_nan=False),
     amounts=st.lists(
