@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 import httptools
@@ -99,6 +100,15 @@ class Answer:
             parts += data
         return bytes(parts)
 
+    async def read_refusal(self, max_bytes: int, within_s: float) -> bytes:
+        """Read why a request was refused, as far as it is told: a fault or `within_s` ends it like its end."""
+        told = bytearray()
+        with suppress(HttpFault, TimeoutError):
+            async with asyncio.timeout(None if self.is_whole else within_s):
+                while len(told) < max_bytes and (data := await self.readany()):
+                    told += data
+        return bytes(told)
+
     def release(self, drain_s: float) -> None:
         """Give the connection back: at once if the body has ended, else if it does within `drain_s`."""
         if self._connection is not None:
@@ -115,19 +125,17 @@ class Answer:
     # Called by the connection.
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
-        self.headers = headers
+        self.headers, self.status = headers, status
         if (coding := headers.get("content-encoding")) is not None:
             try:
                 self._inflater = inflater_for(coding)
             except HttpFault as fault:
-                self.fail(fault)
-                return
-        self.status = status
+                self.fail(fault)  # of its body: the status of a refusal says enough
 
     def feed(self, data: bytes) -> None:
         connection = self._connection
-        if connection is None:
-            return  # given back: only the end matters
+        if connection is None or self._fault is not None:
+            return  # given back, so only the end matters; or what nobody can read
         if self._inflater is None:
             self._pieces.append(data)
             self._num_held += len(data)

@@ -26,6 +26,8 @@ from ionrouter.providers.outgoing import Outgoing, checked_headers
 # What httpx's client adds where a handler does not say otherwise. Identity: gzip would hold events back.
 _DEFAULTS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "httpx"}
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a whole answer, with images
+MAX_ERROR_BYTES = 64 * 1024
+REFUSAL_S = 5.0  # how long a refusal may take to say why
 DRAIN_S = 0.5  # how long the end of a body may take for its connection to be kept
 
 
@@ -105,9 +107,12 @@ async def _send(
     with _as_httpx():
         async with asyncio.timeout(read_s):
             answer = await outgoing.send("POST", str(request.url), sent, text.encode(), **limits)
-    body = _Body(answer, read_s, math.inf if stream else MAX_ANSWER_BYTES)
     # Compressed all the same: it was inflated on the way.
     told = {name: value for name, value in answer.headers.items() if name != "content-encoding"}
+    if answer.status >= 300:
+        why = await _read_refusal(answer)
+        return httpx.Response(answer.status, headers=told, content=why, request=request)
+    body = _Body(answer, read_s, math.inf if stream else MAX_ANSWER_BYTES)
     response = httpx.Response(answer.status, headers=told, stream=body, request=request)
     if not stream:
         try:
@@ -116,6 +121,13 @@ async def _send(
             answer.close()
             raise
     return response
+
+
+async def _read_refusal(answer: Answer) -> bytes:
+    try:
+        return await answer.read_refusal(MAX_ERROR_BYTES, REFUSAL_S)
+    finally:
+        answer.release(0.0)
 
 
 def _headers(given: dict[str, str], *, is_json: bool) -> dict[str, str]:

@@ -39,7 +39,7 @@ MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a whole answer with images, or a batch of embeddings
 DRAIN_S = 0.5  # how long after [DONE] the end of the body may take for its connection to be kept
 LIST_S = 10.0  # for the whole list of models
-TRAILER_S = 5.0  # how long after the last finish reason usage and [DONE] may take
+TRAILER_S = 5.0  # how long the rest may take of an answer that is decided: by a finish reason, or a refusal
 _UNSENT = (ConfigError, HttpFault, OSError, ValueError)  # what may go wrong before an answer's head is there
 
 # Method, base URL, path, whether http:// may be used, configured headers, key, whether a stream is asked for.
@@ -198,7 +198,7 @@ class OpenAIProvider:
         return key
 
     async def _refusal(self, response: Answer, errors: ErrorReader) -> UpstreamError:
-        body = await response.read(MAX_ERROR_BYTES)
+        body = await response.read_refusal(MAX_ERROR_BYTES, self._trailer_s)
         return errors.response(response.status, response.headers, body, self._clock())
 
 

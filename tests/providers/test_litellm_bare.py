@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
+from ionrouter.errors import FailureClass
 from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.providers.litellm_recipe import BARE
 from tests.support.certificate import self_signed
@@ -16,7 +17,7 @@ from tests.support.endpoints import collect
 from tests.support.litellm_matrix import TRANSLATED, asking, plain_answer
 from tests.support.litellm_ways import both, learnt, told, way
 from tests.support.translated_wire import events, whole
-from tests.support.upstream import Hang, Upstream, chunked, raw, response
+from tests.support.upstream import Cut, Hang, Upstream, chunked, raw, response
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.parametrize("name", TRANSLATED)]
 TEXT = [("text", "hel", "lo")]
@@ -89,6 +90,17 @@ async def test_an_answer_compressed_all_the_same_is_read(
         said = gzip.compress(b"".join(e for e in events(name, TEXT, "stop") if isinstance(e, bytes)))
         up.enqueue(chunked([said[:20], said[20:]], headers={"Content-Encoding": "gzip"}))
         assert (await collect(carrying, asking(up, name))).text() == "hello"
+
+
+async def test_a_refusal_whose_words_are_cut_goes_by_its_status(carrying: LiteLLMProvider, name: str) -> None:
+    head = b"HTTP/1.1 429 Slow down\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    with Upstream(plain_answer) as up:
+        await _bare(carrying, up, name)
+        for stream in (False, True):
+            up.enqueue(raw(head, Cut()))
+            raised = (await collect(carrying, asking(up, name, stream=stream))).error
+            assert raised is not None
+            assert (raised.failure, raised.status) == (FailureClass.CAPACITY, 429)
 
 
 async def test_words_cut_between_two_reads_are_whole(carrying: LiteLLMProvider, name: str) -> None:

@@ -17,6 +17,7 @@ from ionrouter.schema.usage import Usage
 from tests.support.endpoints import Answer, ask, collect, make_endpoint, make_request
 from tests.support.upstream import (
     DONE,
+    GUARD_S,
     Cut,
     Hang,
     Reset,
@@ -67,6 +68,34 @@ async def test_a_compressed_error_is_read(provider: OpenAIProvider) -> None:
             raised = (await collect(provider, ask(up, stream=stream))).error
             assert raised is not None
             assert (raised.failure, raised.message) == (F.REQUEST, "bad")
+
+
+_LIMITED = b"HTTP/1.1 429 Slow down\r\nContent-Type: application/json\r\nRetry-After: 7\r\n"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "script",
+    [
+        raw(_LIMITED + b'Content-Length: 99\r\n\r\n{"error": "a', Cut()),
+        raw(_LIMITED + b'Content-Length: 99\r\n\r\n{"error": "a', Reset()),
+        raw(_LIMITED + b'Content-Length: 99\r\n\r\n{"error": "a', Hang()),
+        raw(_LIMITED + b"Content-Length: 99\r\n\r\n", Hang()),
+        raw(_LIMITED + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\nno\r\n", Hang()),
+        response(429, b"\x01" * 20, {"Retry-After": "7", "Content-Encoding": "br"}),
+        response(429, b"\x01" * 20, {"Retry-After": "7", "Content-Encoding": "gzip"}),
+    ],
+)
+async def test_a_refusal_whose_words_cannot_be_read_goes_by_its_status(script: Any, stream: bool) -> None:
+    provider = OpenAIProvider({}, trailer_s=0.05)
+    with Upstream(script) as up:
+        async with asyncio.timeout(GUARD_S):
+            raised = (await collect(provider, ask(up, stream=stream))).error
+        assert raised is not None
+        assert (raised.failure, raised.status, raised.retry_after_s) == (F.CAPACITY, 429, 7.0)
+        assert "\x01" not in raised.message
+        assert await up.requests[0].closed_soon()
+    await provider.close()
 
 
 async def test_a_refused_connection_says_that_nothing_was_sent(provider: OpenAIProvider) -> None:
