@@ -210,8 +210,8 @@ def _send_fault(error: Exception, errors: ErrorReader) -> UpstreamError:
 
 
 def _give_up(response: Answer, error: BaseException, errors: ErrorReader) -> None:
-    """Close an answer that was not read to its end; raises the fault of the upstream's, if it is one."""
-    response.close()
+    """Close an answer that has not come to its end; raises the fault of the upstream's, if it is one."""
+    response.release(0.0)
     if isinstance(error, HttpFault | OSError):
         raise read_transport_error(error, errors) from error
     if isinstance(error, RecursionError):

@@ -25,6 +25,7 @@ from tests.support.upstream import (
     chunked,
     error,
     event,
+    json_response,
     raw,
     response,
 )
@@ -191,6 +192,17 @@ async def test_a_connection_whose_answer_ended_is_used_again(provider: OpenAIPro
         for _ in range(3):
             await collect(provider, ask(up))
             await is_kept(provider)  # the body's end may come a read after [DONE]
+        assert [r.connection for r in up.requests] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("script", [error(400), error(429), chunked([b"{}"], status=503), json_response([])])
+async def test_a_refusal_that_ended_leaves_its_connection(
+    provider: OpenAIProvider, script: Any, stream: bool
+) -> None:
+    with Upstream(script) as up:
+        for _ in range(3):
+            assert (await collect(provider, ask(up, stream=stream))).error is not None
         assert [r.connection for r in up.requests] == [1, 1, 1]
 
 
