@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Protocol
 
+from ionrouter.errors import UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.http_errors import ErrorReader
-from ionrouter.providers.http_faults import Cut
+from ionrouter.providers.http_faults import HttpFault
 from ionrouter.providers.normalise import StreamNormaliser
 from ionrouter.providers.sse import EventTooLong, SseDecoder, SseEvent
 from ionrouter.providers.text_runs import TextRuns
@@ -31,7 +32,10 @@ class ChunkReader:
     """Reads one stream. `trailer_s`: how long after the last finish reason usage and [DONE] may take."""
 
     def __init__(self, request: UpstreamRequest, errors: ErrorReader, trailer_s: float) -> None:
-        self._errors, self._trailer_s = errors, trailer_s
+        # Shorter than silence may last between tokens: the answer is whole, and nobody must give it up.
+        self._trailer_s = min(trailer_s, request.endpoint.timeouts.inter_token_s / 2)
+        self._ends_by: float | None = None  # of the loop's clock, once only a trailer may come
+        self._errors = errors
         self._stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
         self._decoder, self._runs = SseDecoder(), TextRuns()
         self._taker = request.taker
@@ -66,12 +70,16 @@ class ChunkReader:
         if not self._stream.is_finished:
             await source.pour(self._take_in)
             return
+        if self._ends_by is None:  # comments do not move it
+            self._ends_by = asyncio.get_running_loop().time() + self._trailer_s
         try:
-            async with asyncio.timeout(self._trailer_s):
+            async with asyncio.timeout_at(self._ends_by):
                 await source.pour(self._take_in)
-        except (TimeoutError, Cut):
+        except (TimeoutError, HttpFault):
             if not self._is_over:  # else it came at the very last moment
                 self._take_in(b"")  # the answer is whole; only its trailer is missing
+        if self._batch:
+            self._ends_by = None  # it goes on all the same
 
     def _take_in(self, data: bytes) -> bool:
         """Parse what was read and offer it; tells whether to read on: nothing is left to yield or raise."""
@@ -130,12 +138,19 @@ class ChunkReader:
 
     def _parse(self, events: list[SseEvent], batch: list[ProviderEvent | TextRun]) -> None:
         for event in events:
-            for payload in _payloads(event, self._errors):
-                chunk: Chunk | None = self._stream.chunk(payload)
-                if chunk is not None:
-                    batch.append(chunk)
-                    if event.is_plain and self._runs.may_come:
-                        self._runs.learn(event.data, payload, chunk)
+            try:
+                self._parse_one(event, batch)
+            except UpstreamError as error:
+                if error.code != "malformed" or not self._stream.is_finished:
+                    raise  # else it is a part of the trailer, which is missing then
+
+    def _parse_one(self, event: SseEvent, batch: list[ProviderEvent | TextRun]) -> None:
+        for payload in _payloads(event, self._errors):
+            chunk: Chunk | None = self._stream.chunk(payload)
+            if chunk is not None:
+                batch.append(chunk)
+                if event.is_plain and self._runs.may_come:
+                    self._runs.learn(event.data, payload, chunk)
 
 
 def _payloads(event: SseEvent, errors: ErrorReader) -> Iterator[Any]:

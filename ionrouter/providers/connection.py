@@ -101,7 +101,7 @@ class Answer:
         return bytes(parts)
 
     async def read_refusal(self, max_bytes: int, within_s: float) -> bytes:
-        """Read why a request was refused, as far as it is told: a fault or `within_s` ends it like its end."""
+        """Read why a request was refused, as far as it is told: a fault or `within_s` is its end, too."""
         told = bytearray()
         with suppress(HttpFault, TimeoutError):
             async with asyncio.timeout(None if self.is_whole else within_s):

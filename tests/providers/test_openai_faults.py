@@ -13,10 +13,12 @@ import pytest
 
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.openai_http import OpenAIProvider
+from ionrouter.routing.table import Timeouts
 from ionrouter.schema.usage import Usage
 from tests.support.endpoints import Answer, ask, collect, make_endpoint, make_request
 from tests.support.upstream import (
     DONE,
+    END,
     GUARD_S,
     Cut,
     Hang,
@@ -29,6 +31,7 @@ from tests.support.upstream import (
     chunked,
     error,
     event,
+    http_chunk,
     json_response,
     raw,
     refused_url,
@@ -185,6 +188,36 @@ async def test_an_open_socket_after_the_finish_reason_ends_too() -> None:
         assert answer.error is None
         assert await up.requests[0].closed_soon()
     await provider.close()
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        (Hang(),),
+        (http_chunk(b": still here\n\n"), Wait(0.1)) * 20,
+        (http_chunk(b'data: {"usage": {"prom'), Cut()),
+        (http_chunk(b'data: {"usage": {"prom'), END),
+        (http_chunk(b"data: {broken\n\n"), END),
+        (http_chunk(b'data: "[DONE]"\n\n'), END),
+        (Wait(0.05), b"no chunk\r\n"),
+    ],
+)
+async def test_a_trailer_that_is_none_spoils_no_answer(trailer: tuple[Any, ...]) -> None:
+    """It is waited for shorter than the next token would be, however much it is said to be coming."""
+    provider = OpenAIProvider({})
+    with Upstream(chunked([event(HI), event(STOP)], end=False).then(*trailer)) as up:
+        request = ask(up, endpoint={"timeouts": Timeouts(inter_token_s=0.4)})
+        async with asyncio.timeout(1.5):
+            answer = await collect(provider, request)
+    assert answer.error is None
+    assert (answer.text(), answer.finishes()) == ("hi", {0: ("stop", "stop")})
+    await provider.close()
+
+
+async def test_an_error_after_the_finish_reason_is_still_one(provider: OpenAIProvider) -> None:
+    with Upstream(chunked([event(HI), event(STOP), event({"error": {"message": "over"}})])) as up:
+        answer = await collect(provider, ask(up))
+    assert answer.error is not None and answer.error.message == "over"
 
 
 @pytest.mark.parametrize("body", [b"", DONE, event(chunk({"role": "assistant", "content": ""})) + DONE])
