@@ -154,10 +154,15 @@ class ChunkReader:
 
 
 def _payloads(event: SseEvent, errors: ErrorReader) -> Iterator[Any]:
-    """Parse an event. Lines that are each an object came from a server that ends events with one LF."""
+    """Parse an event. Lines that are each an object came from a server that ends events with one LF.
+
+    An event with nothing in it says nothing: some servers and proxies keep a connection alive so.
+    """
     try:
         payload = json.loads(event.data)
     except ValueError as whole_error:
+        if not event.data.strip() and event.name != "error":
+            return
         lines = [line for line in event.data.split(b"\n") if line.strip() not in (b"", b"[DONE]")]
         if b"\n" not in event.data:
             lines = []

@@ -266,7 +266,16 @@ async def test_a_page_instead_of_a_stream_is_transient(provider: OpenAIProvider)
     assert (answer.error.failure, answer.error.code) == (F.TRANSIENT, "malformed")
 
 
-@pytest.mark.parametrize("data", [b"data: {broken\n\n", b"data: {broken\ndata: more\n\n"])
+@pytest.mark.parametrize("nothing", [b"data:\n\n", b"data: \n\n", b"data\n\n", b"event: ping\ndata:\n\n"])
+async def test_an_event_with_nothing_in_it_says_nothing(provider: OpenAIProvider, nothing: bytes) -> None:
+    with Upstream(chunked([nothing, event(HI), nothing, event(HI), event(STOP), DONE])) as up:
+        answer = await collect(provider, ask(up))
+    assert (answer.text(), answer.error) == ("hihi", None)
+
+
+@pytest.mark.parametrize(
+    "data", [b"data: {broken\n\n", b"data: {broken\ndata: more\n\n", b"event: error\ndata:\n\n"]
+)
 async def test_an_event_that_is_no_json_is_transient(provider: OpenAIProvider, data: bytes) -> None:
     with Upstream(chunked([event(HI), data, DONE])) as up:
         answer = await collect(provider, ask(up))
