@@ -67,7 +67,8 @@ class Pool:
 
     def __init__(self, resolvers: tuple[Resolve, Resolve], max_connections: int) -> None:
         self._resolvers = resolvers
-        self._slots = asyncio.Semaphore(max_connections)
+        self._num_left = max_connections  # places under the cap
+        self._waiting: dict[object, asyncio.Future[None]] = {}  # in turn, for one of them or a connection
         self._free: dict[Origin, dict[Connection, None]] = {}  # oldest first
         self._all: set[Connection] = set()
         self._tls: ssl.SSLContext | None = None
@@ -76,15 +77,15 @@ class Pool:
 
     async def ask(self, origin: Origin, head: bytes, body: bytes, connect_s: float) -> Answer:
         """Send a request and wait for the head of its answer; raises HttpFault, OSError, ssl.SSLError."""
-        kept = self._take(origin)
-        if kept is not None:
-            try:
-                return await kept.ask(head, body).begun()
-            except Disconnected:  # closed while it lay here, and not one byte came
-                if self._is_closed:
-                    raise
-        connection, queue_s = await self._connected(origin, connect_s)
-        answer = await connection.ask(head, body).begun()
+        kept = None if self._waiting else self._take(origin)
+        connection, queue_s = (kept, 0.0) if kept else await self._connected(origin, connect_s)
+        try:
+            answer = await connection.ask(head, body).begun()
+        except Disconnected:  # closed while it lay here, and not one byte came
+            if connection.num_asked == 1 or self._is_closed:
+                raise
+            connection, queue_s = await self._connected(origin, connect_s, may_be_kept=False)
+            answer = await connection.ask(head, body).begun()
         answer.queue_s = queue_s
         return answer
 
@@ -111,35 +112,67 @@ class Pool:
             connection.abort()
         return None
 
-    async def _connected(self, origin: Origin, connect_s: float) -> tuple[Connection, float]:
+    async def _connected(
+        self, origin: Origin, connect_s: float, *, may_be_kept: bool = True
+    ) -> tuple[Connection, float]:
         """Open a connection: a place under the cap, name look-up, TCP and TLS together in `connect_s`.
 
-        Also tells how many of those seconds the place took.
+        Or take one that comes free while a place is waited for. Also tells how many of those seconds it took.
         """
         connection: Connection | None = None
         try:
             async with asyncio.timeout(connect_s):
-                queue_s = await self._claim_slot()
+                kept, queue_s = await self._claim(origin if may_be_kept else None)
+                if kept is not None:
+                    return kept, queue_s
                 try:
                     connection = await self._open(origin)
                 finally:
                     if connection is None:
-                        self._slots.release()
+                        self._leave_place()
         except TimeoutError:
             raise ConnectTooLong from None
         self._all.add(connection)
         return connection, queue_s
 
-    async def _claim_slot(self) -> float:
-        """Take a place under the cap; returns the seconds that it was waited for."""
-        if not self._slots.locked():
-            await self._slots.acquire()
-            return 0.0
-        loop = asyncio.get_running_loop()
+    async def _claim(self, origin: Origin | None) -> tuple[Connection | None, float]:
+        """Take a kept connection to `origin`, or a place under the cap; returns the seconds waited for it.
+
+        First come, first served: what comes free wakes who waits longest, and who comes later waits behind.
+        """
+        if not self._waiting and self._take_place():
+            return None, 0.0
+        loop, me, kept = asyncio.get_running_loop(), object(), None
         begun = loop.time()
-        self._close_one_idle()
-        await self._slots.acquire()
-        return loop.time() - begun
+        try:
+            while True:
+                self._waiting[me] = woken = loop.create_future()  # again: in its old turn
+                await woken
+                kept = None if origin is None else self._take(origin)
+                if kept is not None or self._take_place():
+                    return kept, loop.time() - begun
+        finally:
+            del self._waiting[me]
+            self._wake_next()  # it may have been woken for nothing, and there may be more than it took
+
+    def _take_place(self) -> bool:
+        """Take one under the cap, where there is none that of a connection which lies idle."""
+        if not self._num_left:
+            self._close_one_idle()
+        if not self._num_left:
+            return False
+        self._num_left -= 1
+        return True
+
+    def _leave_place(self) -> None:
+        self._num_left += 1
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        for woken in self._waiting.values():
+            if not woken.done():
+                woken.set_result(None)
+                return
 
     def _close_one_idle(self) -> None:
         for kept in self._free.values():
@@ -199,6 +232,8 @@ class Pool:
             connection.abort()
             return
         kept[connection] = None
+        if self._waiting:
+            self._wake_next()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._drop_old)
 
@@ -217,4 +252,4 @@ class Pool:
         kept.pop(connection, None)
         if connection in self._all:
             self._all.discard(connection)
-            self._slots.release()
+            self._leave_place()

@@ -398,3 +398,76 @@ async def test_an_idle_connection_makes_room_for_another_upstream() -> None:
         assert await read(await post(outgoing, other.url)) == b"hi"
         assert len(outgoing) == 1
     await outgoing.close()
+
+
+def answered_at(free: asyncio.Event) -> Script:
+    async def play(writer: Writer, _reader: Reader) -> None:
+        await free.wait()
+        writer.write(HI)
+
+    return play
+
+
+async def test_a_connection_that_comes_free_serves_who_waits_for_one() -> None:
+    outgoing, free = Outgoing(max_connections=1), asyncio.Event()
+
+    async def asked(url: str) -> bytes:
+        return await read(await post(outgoing, url))
+
+    async with serving(answered_at(free)) as one, serving(answered_at(free)) as other:
+        tasks = []
+        for server in (one, one, other, other, one):
+            tasks.append(asyncio.create_task(asked(server.url)))
+            await asyncio.sleep(0.02)
+        free.set()
+        assert await asyncio.gather(*tasks) == [b"hi"] * 5
+        assert len(outgoing) == 1
+    # Those that go on to the same upstream went on over the same connection.
+    assert [number for number, _ in one.heard] == [1, 1, 2] and [n for n, _ in other.heard] == [1, 1]
+    await outgoing.close()
+
+
+async def test_who_waits_for_a_connection_is_served_in_turn_and_may_leave() -> None:
+    outgoing, served = Outgoing(max_connections=2), list[int]()
+
+    async def asked(url: str, number: int) -> None:
+        await read(await post(outgoing, url))
+        served.append(number)
+
+    async def slowly(writer: Writer, _reader: Reader) -> None:
+        await asyncio.sleep(0.02)
+        writer.write(HI)
+
+    async with serving(slowly) as server:
+        tasks = []
+        for number in range(12):
+            tasks.append(asyncio.create_task(asked(server.url, number)))
+            await asyncio.sleep(0.001)
+        leaving = [4, 5, 7]
+        for number in leaving:
+            tasks[number].cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for number, task in enumerate(tasks) if number in leaving)
+        stayed = [number for number in range(12) if number not in leaving]
+        assert sorted(served) == stayed
+        assert all(abs(place - number) <= 2 for place, number in enumerate(map(stayed.index, served)))
+        assert server.num_connections == 2
+        await asyncio.gather(*(asked(server.url, 99) for _ in range(20)))  # no place was lost
+    await outgoing.close()
+
+
+async def test_who_leaves_just_as_its_turn_comes_passes_it_on() -> None:
+    outgoing, free = Outgoing(max_connections=1), asyncio.Event()
+    async with serving(answered_at(free)) as server:
+        first = asyncio.create_task(post(outgoing, server.url))
+        await asyncio.sleep(0.02)
+        second, third = (asyncio.create_task(post(outgoing, server.url)) for _ in range(2))
+        await asyncio.sleep(0.02)
+        free.set()
+        answer = await first
+        assert await answer.read(10) == b"hi"
+        answer.release(0.0)  # wakes the second
+        second.cancel()
+        assert await read(await third) == b"hi"
+        assert second.cancelled()
+    await outgoing.close()
