@@ -204,6 +204,7 @@ def run_serve(args: argparse.Namespace) -> int:
         redact=partial(redactor, max_bytes=LOG_TEXT_BYTES),
         buffered=True,
     )
+    process.raise_file_limit()
     process.run(_serve(settings, redactor))
     return 0
 

@@ -1,10 +1,11 @@
-"""What a server asks of its own process: a loop, threads that cannot hold it, no end by SIGHUP."""
+"""What a server asks of its process: a loop, files enough, threads that cannot hold it, no end by SIGHUP."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import os
+import resource
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
+MAX_FILES = 65536  # the client's and the upstream's socket of more requests than one process serves
 CLOSE_TIMEOUT_S = 2.0  # for threads whose work nobody awaits any more
 
 
@@ -81,6 +83,21 @@ def ignore_hangups() -> None:
     A function and not SIG_IGN, which the processes that we start would inherit.
     """
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system lets it ask for; it begins with 1,024 on most.
+
+    A request takes two, and where none is left every upstream looks broken. Also for processes started later.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # macOS allows less than it says
+        _log.debug("file_limit_kept", limit=soft, error=str(error))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     )
     credits: float = Field(1_000_000.0, ge=0, description="USD that GET /credits shows as bought; no limit")
     max_upstream_connections: int = Field(
-        16384, ge=1, description="connections to upstreams, all together (see also ulimit -n)"
+        16384, ge=1, description="connections to upstreams, all together (see also ulimit -Hn)"
     )
     fetch_media: bool = Field(
         True, description="fetch https:// images and files that a request names, for providers that do not"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ionrouter.process import Threads
-from tests.support.server import GUARD_S, ROOT, environment
+from tests.support.server import GUARD_S, ROOT, environment, running_server
 
 HANGING_NAMES = """
 import socket, sys, threading
@@ -65,3 +66,31 @@ def test_a_server_whose_names_are_never_found_ends_with_its_exit_code(tmp_path: 
         process.kill()
     assert process.returncode == 0, said
     assert '"threads_abandoned"' in said and '"drain_finished"' in said
+
+
+def test_a_server_may_open_as_many_files_as_the_system_allows() -> None:
+    script = """
+import resource
+from ionrouter import process
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for num in (64, 256):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num, 256))
+    process.raise_file_limit()
+    print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, timeout=GUARD_S)
+    assert ended.stdout.split() == [b"256"] * 4, ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_serve_asks_for_files_beyond_the_ordinary_limit(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        routes = "providers: { up: { type: fake } }\nmodels: { m: { endpoints: [ { provider: up } ] } }\n"
+        with running_server(tmp_path, routes) as server:
+            limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    found = next(line.split() for line in limits.splitlines() if line.startswith("Max open files"))
+    assert int(found[3]) > 256
