@@ -205,6 +205,7 @@ class Connection(asyncio.Protocol):
         self.free_since = 0.0  # of the loop's clock
         self._on_free, self._on_lost = on_free, on_lost
         self._transport: asyncio.Transport | None = None
+        self._socket: asyncio.Transport | None = None  # the same, or what TLS reads from
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
         self._headers: dict[str, str] = {}  # of the head that is being read
@@ -247,14 +248,15 @@ class Connection(asyncio.Protocol):
             self._end(Disconnected())
 
     def pause(self) -> None:
-        if not self.is_paused and self._transport is not None:
+        """Read no more for now; from the socket, since TLS drops what it holds when the other side closes."""
+        if not self.is_paused and self._socket is not None:
             self.is_paused = True
-            self._transport.pause_reading()
+            self._socket.pause_reading()
 
     def resume(self) -> None:
-        if self.is_paused and self._transport is not None and not self._transport.is_closing():
+        if self.is_paused and self._socket is not None and not self._socket.is_closing():
             self.is_paused = False
-            self._transport.resume_reading()
+            self._socket.resume_reading()
 
     def _free(self) -> None:
         """The exchange is over: keep the connection, if nothing speaks against it."""
@@ -272,7 +274,7 @@ class Connection(asyncio.Protocol):
 
     def _end(self, fault: HttpFault) -> None:
         """No byte will come any more."""
-        transport, self._transport = self._transport, None
+        transport, self._transport, self._socket = self._transport, None, None
         answer, self._answer = self._answer, None
         if self._drain is not None:
             self._drain.cancel()
@@ -283,7 +285,11 @@ class Connection(asyncio.Protocol):
             self._on_lost(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        self._transport = self._socket = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """TLS stands between the socket and us from now on."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         answer = self._answer

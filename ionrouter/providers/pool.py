@@ -200,12 +200,18 @@ class Pool:
     async def _connection(self, origin: Origin, connected: socket.socket) -> Connection:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         kept = self._free.setdefault(origin, {})
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(partial(self._keep, kept), partial(self._forget, kept)),
-            sock=connected,
-            ssl=self._context() if origin.is_tls else None,
-            server_hostname=origin.host if origin.is_tls else None,
+        loop = asyncio.get_running_loop()
+        plain, connection = await loop.create_connection(
+            lambda: Connection(partial(self._keep, kept), partial(self._forget, kept)), sock=connected
         )
+        if origin.is_tls and connection.is_usable:
+            try:  # not by create_connection, which keeps the socket's own transport to itself
+                secure = await loop.start_tls(plain, connection, self._context(), server_hostname=origin.host)
+            except BaseException:
+                plain.abort()
+                raise
+            if secure is not None:
+                connection.secured(secure)
         if not connection.is_usable:
             raise NotConnected
         return connection

@@ -6,17 +6,14 @@ import asyncio
 import errno
 import gzip
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import uvloop
 
-from ionrouter.providers.connection import MAX_HEAD_BYTES, Answer
+from ionrouter.providers.connection import MAX_HEAD_BYTES
 from ionrouter.providers.http_faults import (
-    ConnectTooLong,
     Cut,
     Disconnected,
     HttpFault,
@@ -25,71 +22,25 @@ from ionrouter.providers.http_faults import (
     NotResolved,
 )
 from ionrouter.providers.outgoing import Outgoing
+from tests.support.connections import (
+    GUARD_S,
+    HI,
+    OK,
+    Reader,
+    Script,
+    Writer,
+    post,
+    read,
+    serving,
+    then_close,
+    then_hang,
+)
 from tests.support.upstream import refused_url
 
 # The hook that replaces the fixture would number the loops of every other test here too.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Overriding the .event_loop_policy:pytest.PytestDeprecationWarning"
 )
-GUARD_S = 20.0
-OK = b"HTTP/1.1 200 OK\r\n"
-HI = OK + b"Content-Length: 2\r\n\r\nhi"
-Writer = asyncio.StreamWriter
-
-
-@dataclass
-class Server:
-    """Answers each request of each connection with the next script; keeps what it heard."""
-
-    port: int = 0
-    heard: list[tuple[int, bytes]] = field(default_factory=list)  # connection, request
-    num_connections: int = 0
-    closed: list[asyncio.Event] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1/x"
-
-
-Reader = asyncio.StreamReader
-Script = bytes | Callable[[Writer, Reader], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def serving(*scripts: Script) -> AsyncIterator[Server]:
-    """The last script answers all further requests too."""
-    server, waiting = Server(), list(scripts)
-    tasks: set[asyncio.Task[Any] | None] = set()
-
-    async def handle(reader: Reader, writer: Writer) -> None:
-        tasks.add(asyncio.current_task())
-        server.num_connections += 1
-        number, gone = server.num_connections, asyncio.Event()
-        server.closed.append(gone)
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0] or 0)
-                server.heard.append((number, head + await reader.readexactly(length)))
-                script = waiting.pop(0) if len(waiting) > 1 else waiting[0]
-                if isinstance(script, bytes):
-                    writer.write(script)
-                else:
-                    await script(writer, reader)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass  # the client left, or the test is over
-        finally:
-            gone.set()
-            writer.close()
-
-    listener = await asyncio.start_server(handle, "127.0.0.1", 0)
-    server.port = listener.sockets[0].getsockname()[1]
-    try:
-        yield server
-    finally:
-        listener.close()
-        for task in filter(None, tasks):
-            task.cancel()
-            await asyncio.wait({task})
 
 
 @pytest.fixture(
@@ -107,39 +58,6 @@ async def out() -> AsyncIterator[Outgoing]:
     yield outgoing
     await outgoing.close()
     assert len(outgoing) == 0
-
-
-async def post(out: Outgoing, url: str, body: bytes = b"{}", connect_s: float = 10.0) -> Answer:
-    async with asyncio.timeout(GUARD_S):
-        return await out.send("POST", url, {"X-A": "b"}, body, allow_http=False, connect_s=connect_s)
-
-
-async def read(answer: Answer) -> bytes:
-    async with asyncio.timeout(GUARD_S):
-        body = await answer.read(10**9)
-    answer.release(0.0)
-    return body
-
-
-def then_close(*pieces: bytes) -> Script:
-    async def play(writer: Writer, reader: Reader) -> None:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(0.01)
-        writer.close()
-
-    return play
-
-
-def then_hang(*pieces: bytes) -> Script:
-    async def play(writer: Writer, reader: Reader) -> None:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        await reader.read()  # until the client leaves
-
-    return play
 
 
 def coded(coding: bytes, body: bytes) -> bytes:
@@ -375,99 +293,4 @@ async def test_a_name_that_does_not_resolve_is_its_own_fault() -> None:
     outgoing = Outgoing(nothing)
     with pytest.raises(NotResolved):
         await post(outgoing, "https://nowhere.example/")
-    await outgoing.close()
-
-
-async def test_over_the_cap_a_request_waits_for_a_connection_and_no_longer_than_it_may() -> None:
-    outgoing = Outgoing(max_connections=1)
-    async with serving(then_hang(OK + b"Content-Length: 3\r\n\r\nhi")) as server:
-        first = await post(outgoing, server.url)
-        with pytest.raises(ConnectTooLong):
-            await post(outgoing, server.url, connect_s=0.05)
-        waiting = asyncio.create_task(post(outgoing, server.url))
-        await asyncio.sleep(0.01)
-        first.close()
-        (await waiting).close()
-    await outgoing.close()
-
-
-async def test_an_idle_connection_makes_room_for_another_upstream() -> None:
-    outgoing = Outgoing(max_connections=1)
-    async with serving(HI) as one, serving(HI) as other:
-        assert await read(await post(outgoing, one.url)) == b"hi"
-        assert await read(await post(outgoing, other.url)) == b"hi"
-        assert len(outgoing) == 1
-    await outgoing.close()
-
-
-def answered_at(free: asyncio.Event) -> Script:
-    async def play(writer: Writer, _reader: Reader) -> None:
-        await free.wait()
-        writer.write(HI)
-
-    return play
-
-
-async def test_a_connection_that_comes_free_serves_who_waits_for_one() -> None:
-    outgoing, free = Outgoing(max_connections=1), asyncio.Event()
-
-    async def asked(url: str) -> bytes:
-        return await read(await post(outgoing, url))
-
-    async with serving(answered_at(free)) as one, serving(answered_at(free)) as other:
-        tasks = []
-        for server in (one, one, other, other, one):
-            tasks.append(asyncio.create_task(asked(server.url)))
-            await asyncio.sleep(0.02)
-        free.set()
-        assert await asyncio.gather(*tasks) == [b"hi"] * 5
-        assert len(outgoing) == 1
-    # Those that go on to the same upstream went on over the same connection.
-    assert [number for number, _ in one.heard] == [1, 1, 2] and [n for n, _ in other.heard] == [1, 1]
-    await outgoing.close()
-
-
-async def test_who_waits_for_a_connection_is_served_in_turn_and_may_leave() -> None:
-    outgoing, served = Outgoing(max_connections=2), list[int]()
-
-    async def asked(url: str, number: int) -> None:
-        await read(await post(outgoing, url))
-        served.append(number)
-
-    async def slowly(writer: Writer, _reader: Reader) -> None:
-        await asyncio.sleep(0.02)
-        writer.write(HI)
-
-    async with serving(slowly) as server:
-        tasks = []
-        for number in range(12):
-            tasks.append(asyncio.create_task(asked(server.url, number)))
-            await asyncio.sleep(0.001)
-        leaving = [4, 5, 7]
-        for number in leaving:
-            tasks[number].cancel()
-        await asyncio.wait(tasks)
-        assert all(task.cancelled() for number, task in enumerate(tasks) if number in leaving)
-        stayed = [number for number in range(12) if number not in leaving]
-        assert sorted(served) == stayed
-        assert all(abs(place - number) <= 2 for place, number in enumerate(map(stayed.index, served)))
-        assert server.num_connections == 2
-        await asyncio.gather(*(asked(server.url, 99) for _ in range(20)))  # no place was lost
-    await outgoing.close()
-
-
-async def test_who_leaves_just_as_its_turn_comes_passes_it_on() -> None:
-    outgoing, free = Outgoing(max_connections=1), asyncio.Event()
-    async with serving(answered_at(free)) as server:
-        first = asyncio.create_task(post(outgoing, server.url))
-        await asyncio.sleep(0.02)
-        second, third = (asyncio.create_task(post(outgoing, server.url)) for _ in range(2))
-        await asyncio.sleep(0.02)
-        free.set()
-        answer = await first
-        assert await answer.read(10) == b"hi"
-        answer.release(0.0)  # wakes the second
-        second.cancel()
-        assert await read(await third) == b"hi"
-        assert second.cancelled()
     await outgoing.close()
