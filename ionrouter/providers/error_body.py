@@ -56,7 +56,7 @@ def find_error(payload: Any) -> Any:
 
 def read_body(body: bytes, content_type: str = "") -> ErrorBody:
     """Read an error answer's bytes: JSON in any known shape, HTML, or plain text."""
-    text = body[:_MAX_PARSED_BYTES].decode("utf-8", "replace").strip()
+    text = body[:_MAX_PARSED_BYTES].decode("utf-8-sig", "replace").strip()
     if text.startswith(("{", "[", '"')):
         try:
             return read_error(json.loads(text))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -219,7 +220,7 @@ def _give_up(response: Answer, error: BaseException, errors: ErrorReader) -> Non
 
 
 async def _json_body(response: Answer, errors: ErrorReader) -> Any:
-    body = await response.read(MAX_ANSWER_BYTES)
+    body = (await response.read(MAX_ANSWER_BYTES)).removeprefix(BOM_UTF8)  # of servers on Windows
     content_type = response.content_type
     if not body.strip():
         raise errors.fault("empty", f"the upstream answered {response.status} with an empty body")

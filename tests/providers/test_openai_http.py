@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import aclosing
 from typing import Any
@@ -178,3 +179,15 @@ async def test_the_list_of_models_is_fetched_with_the_first_key_that_is_set(prov
 async def test_a_list_that_cannot_be_had_is_an_upstream_error(provider: OpenAIProvider, script: Any) -> None:
     with Upstream(script) as up, pytest.raises(UpstreamError):
         await provider.list_models(make_endpoint(up.base_url).provider)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_byte_order_mark_before_json_is_no_part_of_it(provider: OpenAIProvider, stream: bool) -> None:
+    told = {"choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}]}
+    with Upstream(response(200, b"\xef\xbb\xbf" + json.dumps(told).encode())) as up:
+        answer = await collect(provider, ask(up, stream=stream))
+    assert answer.error is None and "hi" in str(answer.events[0])
+    refused = {"error": {"message": "no", "code": "context_length_exceeded"}}
+    with Upstream(response(400, b"\xef\xbb\xbf" + json.dumps(refused).encode())) as up:
+        raised = (await collect(provider, ask(up, stream=stream))).error
+    assert raised is not None and (raised.message, raised.code) == ("no", "context_length_exceeded")
