@@ -67,6 +67,12 @@ class Answer:
             raise
         return self
 
+    async def peek(self) -> bytes:
+        """Wait for bytes and leave them there; b"" where the end or a fault comes first."""
+        while not (self._pieces or self.is_whole or self._fault is not None):
+            await self._more()
+        return self._pieces[0] if self._pieces else b""
+
     async def readany(self) -> bytes:
         """Wait for bytes and take all there are; b"" at the end. What came before a cut comes first."""
         while (data := self._there()) is None:

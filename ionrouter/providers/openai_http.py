@@ -118,7 +118,7 @@ class OpenAIProvider:
                 yield [await self._complete(request, errors, response)]
             elif not 200 <= response.status < 300:
                 raise await self._refusal(response, errors)
-            elif response.content_type == "application/json":
+            elif response.content_type == "application/json" and not _begins_events(await response.peek()):
                 # Asked to stream, answered whole: some servers ignore `stream` for some models.
                 yield list(as_chunks(complete(request.kind, await _json_body(response, errors), errors)))
             elif "html" in response.content_type:
@@ -217,6 +217,11 @@ def _give_up(response: Answer, error: BaseException, errors: ErrorReader) -> Non
         raise read_transport_error(error, errors) from error
     if isinstance(error, RecursionError):
         raise errors.fault("malformed", TOO_DEEP) from error
+
+
+def _begins_events(data: bytes) -> bool:
+    """Tell a stream that its server calls JSON: by the first of data, event, id, retry or of a comment."""
+    return data.removeprefix(BOM_UTF8).lstrip().startswith((b"d", b"e", b"i", b"r", b":"))
 
 
 async def _json_body(response: Answer, errors: ErrorReader) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from contextlib import aclosing
@@ -16,6 +17,8 @@ from ionrouter.schema.usage import Usage
 from tests.support.endpoints import ask, collect, make_endpoint
 from tests.support.upstream import (
     DONE,
+    GUARD_S,
+    Hang,
     Reset,
     Upstream,
     Wait,
@@ -179,6 +182,17 @@ async def test_the_list_of_models_is_fetched_with_the_first_key_that_is_set(prov
 async def test_a_list_that_cannot_be_had_is_an_upstream_error(provider: OpenAIProvider, script: Any) -> None:
     with Upstream(script) as up, pytest.raises(UpstreamError):
         await provider.list_models(make_endpoint(up.base_url).provider)
+
+
+@pytest.mark.parametrize("before", [b"", b": hello\n\n", b"event: message\n", b"\xef\xbb\xbf", b"\n"])
+async def test_a_stream_that_its_server_calls_json_is_a_stream(
+    provider: OpenAIProvider, before: bytes
+) -> None:
+    pieces = [before + event(chunk({"content": "A"})), Wait(0.05), event(chunk({}, "stop")), DONE, Hang()]
+    with Upstream(chunked(pieces, content_type="application/json")) as up:
+        async with asyncio.timeout(GUARD_S):
+            answer = await collect(provider, ask(up))
+    assert (answer.text(), answer.finishes(), answer.error) == ("A", {0: ("stop", "stop")}, None)
 
 
 @pytest.mark.parametrize("stream", [True, False])
