@@ -211,8 +211,14 @@ def _send_fault(error: Exception, errors: ErrorReader) -> UpstreamError:
 
 
 def _give_up(response: Answer, error: BaseException, errors: ErrorReader) -> None:
-    """Close an answer that has not come to its end; raises the fault of the upstream's, if it is one."""
-    response.release(0.0)
+    """End an answer that is none; raises the fault of the upstream's, if it is one.
+
+    A caller's mistake or a limit leaves the connection; behind a broken one there may be a broken server.
+    """
+    if 400 <= response.status < 500:
+        response.release(0.0)
+    else:
+        response.close()
     if isinstance(error, HttpFault | OSError):
         raise read_transport_error(error, errors) from error
     if isinstance(error, RecursionError):

@@ -196,14 +196,22 @@ async def test_a_connection_whose_answer_ended_is_used_again(provider: OpenAIPro
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("script", [error(400), error(429), chunked([b"{}"], status=503), json_response([])])
-async def test_a_refusal_that_ended_leaves_its_connection(
-    provider: OpenAIProvider, script: Any, stream: bool
+@pytest.mark.parametrize(
+    ("script", "connections"),
+    [
+        (error(400), [1, 1, 1]),
+        (chunked([b"{}"], status=429), [1, 1, 1]),
+        (error(503), [1, 2, 3]),
+        (json_response([]), [1, 2, 3]),
+    ],
+)
+async def test_a_refusal_leaves_its_connection_and_a_fault_does_not(
+    provider: OpenAIProvider, script: Any, connections: list[int], stream: bool
 ) -> None:
     with Upstream(script) as up:
         for _ in range(3):
             assert (await collect(provider, ask(up, stream=stream))).error is not None
-        assert [r.connection for r in up.requests] == [1, 1, 1]
+        assert [r.connection for r in up.requests] == connections
 
 
 async def is_kept(provider: OpenAIProvider) -> None:
