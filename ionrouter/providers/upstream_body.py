@@ -6,7 +6,10 @@ What decides where a request goes (model, address, key, headers) never comes fro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
+
+from yarl import URL
 
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.rerank_body import sent_documents
@@ -52,7 +55,7 @@ def build_body(request: UpstreamRequest) -> dict[str, Any]:
         body.update(without_protected(request.options))
     body["model"] = request.endpoint.upstream_model
     if not body.keys().isdisjoint(_LENGTH_FIELDS):
-        body = with_one_length(body, _option(request, "max_tokens_field"))
+        body = with_one_length(body, _option(request, "max_tokens_field") or _length_field(request))
     asked = body.pop("stream_options", None)
     if request.kind == "rerank":
         body["documents"] = sent_documents(body)
@@ -70,6 +73,20 @@ def with_one_length(body: dict[str, Any], field: Any = None) -> dict[str, Any]:
     name = field if field in _LENGTH_FIELDS else given[0]
     rest = {key: value for key, value in body.items() if key not in _LENGTH_FIELDS}
     return {**rest, name: body[given[0]]}
+
+
+def _length_field(request: UpstreamRequest) -> str | None:
+    """What is known of an address: OpenAI's reasoning models refuse `max_tokens`, and all take the other."""
+    endpoint = request.endpoint
+    is_told = bool(endpoint.supported_parameters)  # then it has the name that is declared
+    is_new = not is_told and request.kind == "chat" and _is_openai(endpoint.provider.base_url)
+    return "max_completion_tokens" if is_new else None
+
+
+@lru_cache(maxsize=256)
+def _is_openai(base_url: str | None) -> bool:
+    host = URL(base_url or "").host or ""
+    return host == "api.openai.com" or host.endswith(".openai.azure.com")
 
 
 def count_choices(body: Mapping[str, Any]) -> int:

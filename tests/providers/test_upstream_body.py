@@ -81,6 +81,26 @@ def test_a_providers_option_is_the_default_of_its_endpoints() -> None:
 
 
 @pytest.mark.parametrize(
+    ("base_url", "kind", "field", "expected"),
+    [
+        ("https://api.openai.com/v1", "chat", None, "max_completion_tokens"),
+        ("https://me.openai.azure.com/openai/v1", "chat", None, "max_completion_tokens"),
+        ("https://api.openai.com/v1", "chat", "max_tokens", "max_tokens"),
+        ("https://api.openai.com/v1", "completions", None, "max_tokens"),
+        ("https://api.openai.com.example/v1", "chat", None, "max_tokens"),
+        ("https://openai.example/v1", "chat", None, "max_tokens"),
+    ],
+)
+def test_openai_gets_the_name_that_all_its_models_take(
+    base_url: str, kind: Any, field: str | None, expected: str
+) -> None:
+    options = {"max_tokens_field": field} if field else None
+    endpoint = make_endpoint(base_url, options=options)
+    body = build_body(make_request(endpoint, {"max_tokens": 5}, kind=kind))
+    assert {name: value for name, value in body.items() if name.startswith("max_")} == {expected: 5}
+
+
+@pytest.mark.parametrize(
     "name",
     ["model", "messages", "stream", "API_BASE", "base_url", "api_key", "extra_headers", "extra_body",
      "headers",
