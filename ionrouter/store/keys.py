@@ -99,6 +99,7 @@ class KeyStore:
         self._looked_at = -math.inf
         self._keys: dict[str, ApiKey] = {}
         self._lock = threading.Lock()
+        self._num_looks = self._last_look = 0  # begun so far, and the one that the copy is of
         self.is_watched = False
 
     @classmethod
@@ -205,12 +206,18 @@ class KeyStore:
 
     def refresh(self, link: Link) -> None:
         """Read the keys again if any of them changed; from any thread, over that thread's link."""
+        with self._lock:
+            self._num_looks += 1
+            look = self._num_looks
         ((version,),) = link.rows("SELECT version FROM key_version")
-        if version != self._key_version:
-            keys = {row[0]: _from_row(row) for row in link.rows(f"SELECT {_COLUMNS} FROM api_key")}
-            with self._lock:
-                if version > self._key_version:  # else another thread has looked later, and was faster
-                    self._keys, self._key_version = keys, version
+        if version == self._key_version:
+            return
+        keys = {row[0]: _from_row(row) for row in link.rows(f"SELECT {_COLUMNS} FROM api_key")}
+        with self._lock:
+            # Else another thread has looked later, and was faster. A version that went back since then is of
+            # a database that was put back from a copy.
+            if version > self._key_version or look > self._last_look:
+                self._keys, self._key_version, self._last_look = keys, version, look
 
 
 def _unknown(reference: str) -> RequestError:

@@ -192,6 +192,21 @@ def test_a_look_that_took_long_does_not_bring_back_what_a_later_one_saw_change(p
     assert found is not None and found.is_disabled
 
 
+def test_keys_of_a_database_that_was_put_back_from_a_copy_count(place: Place) -> None:
+    store, other = KeyStore.open(place.database), KeyStore.open(place.database)
+    old, key = other.create("old", "inference", 1.0)
+    other.create("new", "inference", 2.0)
+    other.set_disabled("old", True)
+    assert [each.name for each in store.list()] == ["old", "new"]
+    link = place.database.open()
+    changes = ["DELETE FROM api_key WHERE name = 'new'", "UPDATE api_key SET disabled = 0"]
+    link.transact([(change, ()) for change in (*changes, "UPDATE key_version SET version = 1")])
+    store.refresh(link)
+    assert [each.name for each in store.list()] == ["old"]
+    found = store.find(old)
+    assert found is not None and not found.is_disabled and found.hash == key.hash
+
+
 def test_generations_that_are_written_do_not_make_keys_be_read_again(path: Path) -> None:
     store = KeyStore.open(SqliteFile(path))
     _, key = store.create("a", "inference", 1.0)
