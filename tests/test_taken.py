@@ -66,6 +66,9 @@ class Listening:
     async def admit(self, _: InferenceRequest, plan: Plan) -> Plan:
         return plan
 
+    async def affords(self, _: InferenceRequest, paid: float) -> bool:
+        return True
+
     def begin(self, asked: InferenceRequest, started_at: float) -> None:
         pass
 
