@@ -8,13 +8,13 @@ from typing import Any
 
 from ionrouter.balancing.circuit_breaker import BreakerState
 from ionrouter.balancing.health import Health
+from ionrouter.request_metrics import MAX_ENDPOINTS
 from ionrouter.router import Router
 from ionrouter.routing.table import Endpoint
 from ionrouter.routing_metrics import Reading
 
 _LEVELS = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 MAX_TOLD = 100  # breakers listed in /health
-MAX_MADE = 1000  # endpoints of patterns with series of their own, as in ionrouter.metrics
 STATUS_UNAVAILABLE = -5  # as an open breaker: nobody is sent there
 
 
@@ -89,7 +89,7 @@ def _healths(router: Router) -> Iterator[tuple[str, Health]]:
                 yield endpoint.id, router.book.of(endpoint)
     made = router.book.used_beside(listed)
     made.sort(key=lambda health: health.breaker.is_closed)
-    for health in made[:MAX_MADE]:
+    for health in made[:MAX_ENDPOINTS]:
         if health.endpoint_id not in told:  # a reload may have listed that name, for another upstream
             told.add(health.endpoint_id)
             yield health.endpoint_id, health

@@ -85,13 +85,13 @@ async def zdr_endpoints(request: web.Request) -> web.Response:
 
 async def _cards(request: web.Request, listed: Sequence[tuple[ModelRoute, Endpoint]]) -> list[EndpointCard]:
     edge, now, purpose = request.app[EDGE], time.time(), _purpose(request)
-    subjects = [endpoint.subject or endpoint.id for _, endpoint in listed]
+    subjects = [endpoint.counted_as for _, endpoint in listed]
     summaries = await _worked_out(edge, published.summaries(edge.stats, subjects, now, purpose))
     return [
         cards.endpoint_card(
             model,
             with_room(edge, endpoint),
-            summaries[endpoint.subject or endpoint.id],
+            summaries[endpoint.counted_as],
             status=edge.endpoint_status(endpoint),
             shows_speed=not edge.asks_for_keys or KEY in request,
             unavailable=edge.unavailable(endpoint),
@@ -132,7 +132,7 @@ async def _figures(edge: Edge, models: Iterable[ModelRoute], order: str | None) 
     if order not in SPEEDS:
         return {}
     speed, best = SPEEDS[order]
-    owned = {model.id: [e.subject or e.id for e in cards.enabled(model)] for model in models}
+    owned = {model.id: [each.counted_as for each in cards.enabled(model)] for model in models}
     subjects = dict.fromkeys(subject for owner in owned.values() for subject in owner)
     steps = published.medians(edge.stats, subjects, speed, edge.settings.stats_window_s, now)
     medians = await _worked_out(edge, steps)

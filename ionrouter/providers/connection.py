@@ -19,6 +19,8 @@ from ionrouter.providers.inflate import Inflater, inflater_for
 
 MAX_HEAD_BYTES = 64 * 1024  # status line, headers, 1xx before them; also trailers and chunk framing
 HIGH_WATER_BYTES = 128 * 1024  # unread bytes at which reading pauses, and TCP carries the pressure upstream
+MAX_REFUSAL_BYTES = 64 * 1024
+REFUSAL_S = 5.0  # how long a refusal may take to say why
 
 
 class Answer:
@@ -106,12 +108,12 @@ class Answer:
             parts += data
         return bytes(parts)
 
-    async def read_refusal(self, max_bytes: int, within_s: float) -> bytes:
+    async def read_refusal(self, within_s: float = REFUSAL_S) -> bytes:
         """Read why a request was refused, as far as it is told: a fault or `within_s` is its end, too."""
         told = bytearray()
         with suppress(HttpFault, TimeoutError):
             async with asyncio.timeout(None if self.is_whole else within_s):
-                while len(told) < max_bytes and (data := await self.readany()):
+                while len(told) < MAX_REFUSAL_BYTES and (data := await self.readany()):
                     told += data
         return bytes(told)
 

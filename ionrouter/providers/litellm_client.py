@@ -26,8 +26,6 @@ from ionrouter.providers.outgoing import Outgoing, checked_headers
 # What httpx's client adds where a handler does not say otherwise. Identity: gzip would hold events back.
 _DEFAULTS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "httpx"}
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a whole answer, with images
-MAX_ERROR_BYTES = 64 * 1024
-REFUSAL_S = 5.0  # how long a refusal may take to say why
 DRAIN_S = 0.5  # how long the end of a body may take for its connection to be kept
 
 
@@ -125,7 +123,7 @@ async def _send(
 
 async def _read_refusal(answer: Answer) -> bytes:
     try:
-        return await answer.read_refusal(MAX_ERROR_BYTES, REFUSAL_S)
+        return await answer.read_refusal()
     finally:
         answer.release(0.0)
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import mimetypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 from urllib.parse import urljoin
 
 from yarl import URL
 
-from ionrouter.addresses import address_of, is_public
+from ionrouter.addresses import is_public
 from ionrouter.errors import ConfigError, IonrouterError
 from ionrouter.process import Threads
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_faults import AddressNotAllowed, HttpFault
-from ionrouter.providers.outgoing import USER_AGENT, Outgoing
-from ionrouter.providers.pool import AddressInfo, Resolve, look_up
+from ionrouter.providers.outgoing import USER_AGENT, MayReach, Outgoing, reaching_only
+from ionrouter.providers.pool import Resolve, look_up
 
 MAX_BYTES = 20_000_000  # of one address
 MAX_ADDRESSES = 32  # in one request
@@ -42,9 +41,6 @@ _DOCUMENTS = ("application/pdf", "text/plain", "text/markdown", "text/csv", "app
 _UNKNOWN = ("", "application/octet-stream", "binary/octet-stream")
 # Other people's names are looked up in threads of their own: those may never answer.
 _look_ups = Threads(4, "media-lookup")
-
-
-MayReach = Callable[[IPv4Address | IPv6Address], bool]
 
 
 class MediaRefused(IonrouterError):
@@ -72,8 +68,8 @@ class MediaFetcher:
 
     def __init__(self, find: Resolve | None = None, may_reach: MayReach = is_public) -> None:
         """`find` looks names up; addresses that it finds and none `may_reach` are refused."""
-        allowed = _allowed_only(find or partial(look_up, _look_ups), may_reach)
-        self._outgoing = Outgoing(allowed, max_connections=MAX_AT_ONCE)
+        find = find or partial(look_up, _look_ups)
+        self._outgoing = Outgoing(reaching_only(find, may_reach, "{host} is not a public address"))
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def inlined(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -145,20 +141,6 @@ class MediaFetcher:
             finally:
                 answer.close()
         raise _Refused(f"the address leads on more than {MAX_REDIRECTS} times")
-
-
-def _allowed_only(find: Resolve, may_reach: MayReach) -> Resolve:
-    """Resolve names to such addresses only; the answer is what gets connected to."""
-
-    async def found(host: str, port: int) -> Sequence[AddressInfo]:
-        results = await find(host, port)
-        for info in results:
-            address = address_of(str(info[4][0]).partition("%")[0])
-            if address is None or not may_reach(address):
-                raise AddressNotAllowed(None, f"{host} is not a public address")
-        return results
-
-    return found
 
 
 class _Refused(Exception):

@@ -36,7 +36,6 @@ _PATHS: dict[Kind, str] = {
     "rerank": "/rerank",
 }
 MAX_HEADS = 1024  # that are remembered
-MAX_ERROR_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a whole answer with images, or a batch of embeddings
 DRAIN_S = 0.5  # how long after [DONE] the end of the body may take for its connection to be kept
 LIST_S = 10.0  # for the whole list of models
@@ -199,7 +198,7 @@ class OpenAIProvider:
         return key
 
     async def _refusal(self, response: Answer, errors: ErrorReader) -> UpstreamError:
-        body = await response.read_refusal(MAX_ERROR_BYTES, self._trailer_s)
+        body = await response.read_refusal(self._trailer_s)
         return errors.response(response.status, response.headers, body, self._clock())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -40,6 +40,7 @@ _TRANSPORT_HEADERS = frozenset(
         "expect",
     )
 )
+MayReach = Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bool]
 _SHARED = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598, used by overlay networks
 
 
@@ -209,19 +210,20 @@ def _checked_value(name: str, value: str) -> str:
 
 def private_only(find: Resolve) -> Resolve:
     """Resolve names to private addresses only; the answer is what gets connected to."""
+    return reaching_only(find, is_private, "http:// to {host}, which is not a private address")
+
+
+def reaching_only(find: Resolve, may_reach: MayReach, why: str) -> Resolve:
+    """Resolve names whose addresses may all be reached; others raise AddressNotAllowed with `why`."""
 
     async def found(host: str, port: int) -> Sequence[AddressInfo]:
         results = await find(host, port)
-        if not all(_is_private_host(str(info[4][0])) for info in results):
-            raise AddressNotAllowed(None, f"http:// to {host}, which is not a private address")
+        addresses = (_address(str(info[4][0])) for info in results)
+        if not all(address is not None and may_reach(address) for address in addresses):
+            raise AddressNotAllowed(None, why.format(host=host))
         return results
 
     return found
-
-
-def _is_private_host(host: str) -> bool:
-    address = _address(host)
-    return address is not None and is_private(address)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -144,7 +144,12 @@ class Endpoint:
     region: str | None = None
     price_source: PriceSource = "routes.yaml"
     service_tier: ServiceTier | None = None  # another level of service: used only where it is asked for
-    subject: str = ""  # whose statistics these are: identity and model; ids may be given to others
+    subject: str = ""  # identity and model; ids may be given to others
+
+    @property
+    def counted_as(self) -> str:
+        """Whose statistics these are: the subject's, of one that was not compiled its id's."""
+        return self.subject or self.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import uvloop
 
 from ionrouter.providers.connection import MAX_HEAD_BYTES
 from ionrouter.providers.http_faults import (
@@ -29,7 +28,9 @@ from tests.support.connections import (
     Reader,
     Script,
     Writer,
+    both_loops,
     post,
+    quiet_loops,
     read,
     serving,
     then_close,
@@ -37,19 +38,8 @@ from tests.support.connections import (
 )
 from tests.support.upstream import refused_url
 
-# The hook that replaces the fixture would number the loops of every other test here too.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Overriding the .event_loop_policy:pytest.PytestDeprecationWarning"
-)
-
-
-@pytest.fixture(
-    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
-)
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """The server runs on uvloop, whose transports differ in small ways; other tests run on asyncio's."""
-    policy: asyncio.AbstractEventLoopPolicy = request.param
-    return policy
+pytestmark = quiet_loops
+event_loop_policy = both_loops
 
 
 @pytest.fixture

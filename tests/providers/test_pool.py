@@ -10,26 +10,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import uvloop
 
 from ionrouter.providers.http_faults import ConnectTooLong
 from ionrouter.providers.outgoing import Outgoing
 from tests.support.certificate import self_signed
-from tests.support.connections import GUARD_S, HI, OK, Reader, Script, Writer, post, read, serving, then_hang
-
-# The hook that replaces the fixture would number the loops of every other test here too.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Overriding the .event_loop_policy:pytest.PytestDeprecationWarning"
+from tests.support.connections import (
+    GUARD_S,
+    HI,
+    OK,
+    Reader,
+    Script,
+    Writer,
+    both_loops,
+    post,
+    quiet_loops,
+    read,
+    serving,
+    then_hang,
 )
 
-
-@pytest.fixture(
-    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
-)
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """The server runs on uvloop, whose transports differ in small ways; other tests run on asyncio's."""
-    policy: asyncio.AbstractEventLoopPolicy = request.param
-    return policy
+pytestmark = quiet_loops
+event_loop_policy = both_loops
 
 
 async def test_over_the_cap_a_request_waits_for_a_connection_and_no_longer_than_it_may() -> None:

@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+import uvloop
+
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.outgoing import Outgoing
 
@@ -15,6 +18,21 @@ GUARD_S = 20.0
 OK = b"HTTP/1.1 200 OK\r\n"
 HI = OK + b"Content-Length: 2\r\n\r\nhi"
 Writer = asyncio.StreamWriter
+
+
+# The hook that replaces the fixture would number the loops of every other test too.
+quiet_loops = pytest.mark.filterwarnings(
+    "ignore:Overriding the .event_loop_policy:pytest.PytestDeprecationWarning"
+)
+
+
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
+)
+def both_loops(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """A module's `event_loop_policy`: the server runs on uvloop, whose transports differ a little."""
+    policy: asyncio.AbstractEventLoopPolicy = request.param
+    return policy
 
 
 @dataclass
