@@ -12,7 +12,6 @@ import base64
 import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import urljoin
 
@@ -20,11 +19,11 @@ from yarl import URL
 
 from ionrouter.addresses import is_public
 from ionrouter.errors import ConfigError, IonrouterError
-from ionrouter.process import Threads
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_faults import AddressNotAllowed, HttpFault
+from ionrouter.providers.look_ups import LookUps
 from ionrouter.providers.outgoing import USER_AGENT, MayReach, Outgoing, reaching_only
-from ionrouter.providers.pool import Resolve, look_up
+from ionrouter.providers.pool import Resolve
 
 MAX_BYTES = 20_000_000  # of one address
 MAX_ADDRESSES = 32  # in one request
@@ -40,7 +39,7 @@ _MEDIA = ("image/", "audio/", "video/")
 _DOCUMENTS = ("application/pdf", "text/plain", "text/markdown", "text/csv", "application/json")
 _UNKNOWN = ("", "application/octet-stream", "binary/octet-stream")
 # Other people's names are looked up in threads of their own: those may never answer.
-_look_ups = Threads(4, "media-lookup")
+_look_ups = LookUps(8, "media-lookup")
 
 
 class MediaRefused(IonrouterError):
@@ -68,7 +67,7 @@ class MediaFetcher:
 
     def __init__(self, find: Resolve | None = None, may_reach: MayReach = is_public) -> None:
         """`find` looks names up; addresses that it finds and none `may_reach` are refused."""
-        find = find or partial(look_up, _look_ups)
+        find = find or _look_ups
         self._outgoing = Outgoing(reaching_only(find, may_reach, "{host} is not a public address"))
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 

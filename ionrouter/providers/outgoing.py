@@ -20,7 +20,8 @@ from ionrouter.addresses import address_of
 from ionrouter.errors import ConfigError
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_faults import AddressNotAllowed
-from ionrouter.providers.pool import AddressInfo, Origin, Pool, Resolve, resolve
+from ionrouter.providers.look_ups import AddressInfo
+from ionrouter.providers.pool import Origin, Pool, Resolve, resolve
 
 USER_AGENT = f"ionrouter/{__version__}"
 MAX_CONNECTIONS = 16384  # on purpose far above what a router needs; the file limit is the other bound

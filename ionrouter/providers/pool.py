@@ -11,14 +11,11 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import aiohappyeyeballs
 
-from ionrouter.addresses import address_of
-from ionrouter.process import Threads
 from ionrouter.providers.connection import Answer, Connection
 from ionrouter.providers.http_faults import (
     AddressNotAllowed,
@@ -27,15 +24,15 @@ from ionrouter.providers.http_faults import (
     NotConnected,
     NotResolved,
 )
+from ionrouter.providers.look_ups import AddressInfo, LookUps
 
 KEEPALIVE_S = 30.0  # shorter than what servers keep idle connections for
-NUM_LOOKUPS = 4  # at once; a name server that is away holds each of them for long
+NUM_LOOKUPS = 16  # at once; a name server that is away holds each of them for long
 NEXT_ADDRESS_S = 0.25  # RFC 8305's delay before another address is tried beside a slow one
 
-AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]  # as getaddrinfo returns them
 Resolve = Callable[[str, int], Awaitable[Sequence[AddressInfo]]]
 
-_lookups = Threads(NUM_LOOKUPS, "name-lookup")
+resolve = LookUps(NUM_LOOKUPS, "name-lookup")
 
 
 class Origin(NamedTuple):
@@ -45,21 +42,6 @@ class Origin(NamedTuple):
     port: int
     is_tls: bool
     is_private: bool  # may lead to private addresses only
-
-
-async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
-    """Ask the system for an upstream's addresses; raises OSError."""
-    return await look_up(_lookups, host, port)
-
-
-async def look_up(threads: Executor, host: str, port: int) -> Sequence[AddressInfo]:
-    """Ask the system for a name's addresses, in one of these threads; raises OSError."""
-    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    if address_of(host) is not None:
-        found = ask()
-    else:  # not loop.getaddrinfo: uvloop's threads cannot be left behind when the process ends
-        found = await asyncio.get_running_loop().run_in_executor(threads, ask)
-    return [(family, kind, proto, name, address) for family, kind, proto, name, address in found]
 
 
 class Pool:

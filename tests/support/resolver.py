@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from ionrouter.providers.pool import AddressInfo
+from ionrouter.providers.look_ups import AddressInfo
 
 
 def fixed(*addresses: str) -> Callable[[str, int], Awaitable[Sequence[AddressInfo]]]:
