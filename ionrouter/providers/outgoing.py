@@ -111,10 +111,11 @@ def target_of(url: str, allow_http: bool) -> Target:
     if problem := url_problem(url, allow_http=allow_http):
         raise ConfigError(problem)
     parsed = URL(url)
-    assert parsed.host is not None and parsed.port is not None  # url_problem has looked
+    host = parsed.raw_host  # in ASCII: sockets and TLS would write some names by the rules of 2003, as others
+    assert host is not None and parsed.port is not None  # url_problem has looked
     is_tls = parsed.scheme == "https"
-    origin = Origin(parsed.host, parsed.port, is_tls, is_private=not (is_tls or allow_http))
-    return Target(origin, parsed.raw_path_qs, parsed.host_port_subcomponent or parsed.host)
+    origin = Origin(host, parsed.port, is_tls, is_private=not (is_tls or allow_http))
+    return Target(origin, parsed.raw_path_qs, parsed.host_port_subcomponent or host)
 
 
 def head_of(method: str, url: str, headers: Iterable[tuple[str, str]], *, allow_http: bool) -> Head:
@@ -156,7 +157,7 @@ async def name_problem(url: str) -> str | None:
     if parsed.scheme != "http" or not parsed.host or _address(parsed.host) is not None:
         return None
     try:
-        await private_only(resolve)(parsed.host, parsed.port or 80)
+        await private_only(resolve)(parsed.raw_host or "", parsed.port or 80)
     except AddressNotAllowed:
         return f"http:// to {parsed.host}, which is not a private address; use https:// or set allow_http"
     except OSError:

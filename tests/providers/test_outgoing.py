@@ -76,6 +76,13 @@ def test_plain_http_may_lead_to_private_addresses_only() -> None:
         target_of("http://8.8.8.8/v1", False)
 
 
+@pytest.mark.parametrize("host", ["stra\u00dfe.example", "xn--strae-oqa.example"])
+def test_a_name_is_looked_up_as_it_is_written_in_ascii_and_never_as_another(host: str) -> None:
+    """The codec of sockets and of TLS makes strasse.example of both, which may be somebody else's."""
+    target = target_of(f"https://{host}/v1", False)
+    assert target.origin.host == target.host == "xn--strae-oqa.example"
+
+
 @pytest.mark.parametrize(
     ("url", "host", "path"),
     [("http://vllm:8000/v1", "vllm:8000", "/v1"), ("https://a.example/v1?k=%20", "a.example", "/v1?k=%20"),
