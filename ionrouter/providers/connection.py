@@ -8,13 +8,14 @@ Knows nothing of addresses, pools, JSON or deadlines.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 import httptools
 
-from ionrouter.providers.http_faults import Cut, Disconnected, HttpFault, Malformed
+from ionrouter.providers.http_faults import Cut, Disconnected, HttpFault, Malformed, tls_reason
 from ionrouter.providers.inflate import Inflater, inflater_for
 
 MAX_HEAD_BYTES = 64 * 1024  # status line, headers, 1xx before them; also trailers and chunk framing
@@ -327,9 +328,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         answer = self._answer
-        number = error.errno if isinstance(error, OSError) else None
+        why: int | str | None = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, ssl.SSLError):
+            why = tls_reason(error)
         has_begun = answer is not None and (answer.status > 0 or self._num_unproductive > 0)
-        self._end(Cut(number) if has_begun else Disconnected(number))
+        self._end(Cut(why) if has_begun else Disconnected(why))
 
     def _refuse(self, answer: Answer, why: str) -> None:
         answer.fail(Malformed(why))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+
+_OTHER_NAME = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_PLAIN = "WRONG_VERSION_NUMBER"  # as OpenSSL calls what is no TLS at all
+
 
 class HttpFault(Exception):
     """Base. `errno` is the operating system's number, where there is one."""
@@ -37,3 +42,12 @@ class Cut(HttpFault):
 
 class Malformed(HttpFault):
     """What came is no HTTP/1.1 answer, or more than one will hold."""
+
+
+def tls_reason(error: ssl.SSLError) -> str:
+    """Say why TLS failed, without a name or an address; its errno is a number of OpenSSL's."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        is_other = getattr(error, "verify_code", 0) in _OTHER_NAME  # OpenSSL would name what was asked for
+        return "it is made out to another name" if is_other else str(getattr(error, "verify_message", ""))
+    reason = str(getattr(error, "reason", None) or "")  # only those that OpenSSL raised have one
+    return "no TLS is spoken there" if reason == _PLAIN else reason.replace("_", " ").lower()

@@ -187,8 +187,9 @@ class Pool:
             lambda: Connection(partial(self._keep, kept), partial(self._forget, kept)), sock=connected
         )
         if origin.is_tls and connection.is_usable:
+            name = origin.host.rstrip(".")  # no certificate says the root's dot
             try:  # not by create_connection, which keeps the socket's own transport to itself
-                secure = await loop.start_tls(plain, connection, self._context(), server_hostname=origin.host)
+                secure = await loop.start_tls(plain, connection, self._context(), server_hostname=name)
             except BaseException:
                 plain.abort()
                 raise

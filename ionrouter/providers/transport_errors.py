@@ -13,9 +13,11 @@ from ionrouter.providers.http_faults import (
     ConnectTooLong,
     Cut,
     Disconnected,
+    HttpFault,
     Malformed,
     NotConnected,
     NotResolved,
+    tls_reason,
 )
 
 # exception -> (our code, HTTP status it stands for, words). The code `connect_error` promises that not one
@@ -50,8 +52,10 @@ def read_transport_error(error: BaseException, errors: ErrorReader) -> UpstreamE
 
 
 def _reason(error: BaseException) -> str:
-    """The operating system's short reason ("Connection refused"), without host and port."""
+    """A short reason without host and port: the operating system's ("Connection refused"), or that of TLS."""
+    if isinstance(error, ssl.SSLError):  # before errno, which is a number of OpenSSL's there
+        return tls_reason(error)
+    if isinstance(error, HttpFault) and (told := str(error)):
+        return told
     number = getattr(error, "errno", None)
-    if isinstance(error, Malformed):
-        return str(error)
     return os.strerror(number) if isinstance(number, int) and number > 0 else ""

@@ -168,6 +168,8 @@ async def test_a_certificate_nobody_vouches_for_is_refused(provider: OpenAIProvi
         assert up.requests == []
     assert answer.error is not None
     assert (answer.error.failure, answer.error.code) == (F.TRANSIENT, "tls")
+    words = "the upstream's certificate is not trusted: self-signed certificate"
+    assert answer.error.message == words  # and not what the operating system calls OpenSSL's number
 
 
 async def test_a_local_name_over_http_is_reached(provider: OpenAIProvider) -> None:

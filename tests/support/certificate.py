@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+_NAMES = "IP:127.0.0.1,DNS:localhost"
+
 
 def self_signed(keep: Path | None = None) -> ssl.SSLContext:
-    """Make a server context whose certificate names 127.0.0.1; skips where openssl is not installed.
+    """Make a server context whose certificate names 127.0.0.1 and localhost; skips without openssl.
 
     `keep`: a file for the certificate, for whoever is to trust it.
     """
@@ -24,7 +26,7 @@ def self_signed(keep: Path | None = None) -> ssl.SSLContext:
         subprocess.run(
             [
                 *(openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-                *("-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+                *("-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", f"subjectAltName={_NAMES}"),
                 *("-keyout", str(key), "-out", str(certificate)),
             ],
             check=True,
