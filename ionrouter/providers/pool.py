@@ -1,8 +1,8 @@
 """Pool: kept connections by origin, opened within a deadline, counted against one cap.
 
 A request goes out on a kept connection where there is one. If that connection turns out to have been closed
-by the other side before one byte of an answer came, and only then, the request goes out once more on a
-fresh one (RFC 9112, 9.3.1). Knows nothing of what is asked or answered.
+by the other side before one byte of an answer came, at once and only then, the request goes out once more on
+a fresh one (RFC 9112, 9.3.1). Knows nothing of what is asked or answered.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ionrouter.providers.http_faults import (
 from ionrouter.providers.look_ups import AddressInfo, LookUps
 
 KEEPALIVE_S = 30.0  # shorter than what servers keep idle connections for
+STALE_S = 1.0  # a closing that crossed our request comes within a round trip; later, the request was read
 NUM_LOOKUPS = 16  # at once; a name server that is away holds each of them for long
 NEXT_ADDRESS_S = 0.25  # RFC 8305's delay before another address is tried beside a slow one
 
@@ -61,10 +62,12 @@ class Pool:
         """Send a request and wait for the head of its answer; raises HttpFault, OSError, ssl.SSLError."""
         kept = None if self._waiting else self._take(origin)
         connection, queue_s = (kept, 0.0) if kept else await self._connected(origin, connect_s)
+        asked_at = connection.loop.time()
         try:
             answer = await connection.ask(head, body).begun()
         except Disconnected:  # closed while it lay here, and not one byte came
-            if connection.num_asked == 1 or self._is_closed:
+            is_stale = connection.num_asked > 1 and connection.loop.time() - asked_at < STALE_S
+            if not is_stale or self._is_closed:
                 raise
             connection, queue_s = await self._connected(origin, connect_s, may_be_kept=False)
             answer = await connection.ask(head, body).begun()

@@ -21,6 +21,7 @@ from ionrouter.providers.http_faults import (
     NotResolved,
 )
 from ionrouter.providers.outgoing import Outgoing
+from ionrouter.providers.pool import STALE_S
 from tests.support.connections import (
     GUARD_S,
     HI,
@@ -183,6 +184,20 @@ async def test_a_kept_connection_that_was_closed_meanwhile_costs_one_more_try(ou
         assert await read(await post(out, server.url)) == b"hi"
         assert await read(await post(out, server.url)) == b"hi"
     assert [number for number, _ in server.heard] == [1, 1, 2]
+
+
+async def test_a_kept_connection_that_is_closed_after_a_while_had_its_request_read(out: Outgoing) -> None:
+    """The work may have been done, and would be billed twice."""
+
+    async def works_and_dies(writer: Writer, _reader: Reader) -> None:
+        await asyncio.sleep(1.2 * STALE_S)
+        writer.close()
+
+    async with serving(HI, works_and_dies, HI) as server:
+        assert await read(await post(out, server.url)) == b"hi"
+        with pytest.raises(Disconnected):
+            await post(out, server.url)
+        assert len(server.heard) == 2
 
 
 async def test_a_fresh_connection_that_is_closed_without_an_answer_is_not_tried_again(out: Outgoing) -> None:
