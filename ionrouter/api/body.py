@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from ionrouter.api.inflate import TooLarge, UnknownCoding, inflated, is_compressed
 from ionrouter.errors import RequestError
 from ionrouter.schema.json import is_shallow
 
@@ -21,7 +22,10 @@ BODY_TIMEOUT_S = 120.0  # 64 MiB at 4.5 Mbit/s; slower clients hold a connection
 
 
 async def read_json(request: web.Request, max_bytes: int) -> Any:
-    """Parse the body; raises RequestError 413 above `max_bytes` (declared or read) and 400 for no JSON."""
+    """Parse the body, compressed or not; raises RequestError 413 above `max_bytes` (declared, read or
+    inflated), 415 for a compression that is not known and 400 for no JSON.
+    """
+    coding = _coding(request)
     if request.content_length is not None and request.content_length > max_bytes:
         raise too_large(max_bytes)
     try:
@@ -40,7 +44,28 @@ async def read_json(request: web.Request, max_bytes: int) -> Any:
         raise too_large(max_bytes) from None
     except web.RequestPayloadError as error:
         raise RequestError(f"the request body could not be read: {error}") from None
+    if coding is not None:
+        data = await _inflated(data, coding, max_bytes)
     return parse_json(data)
+
+
+def _coding(request: web.Request) -> str | None:
+    coding = ", ".join(request.headers.getall("Content-Encoding", ()))
+    try:
+        return coding if coding and is_compressed(coding) else None
+    except UnknownCoding:
+        raise RequestError(
+            f"Content-Encoding {coding[:40]!r} is not read here; send gzip, deflate or none", status=415
+        ) from None
+
+
+async def _inflated(data: bytes, coding: str, max_bytes: int) -> bytes:
+    try:
+        return await asyncio.to_thread(inflated, data, coding, max_bytes)  # a megabyte may take long
+    except TooLarge:
+        raise too_large(max_bytes) from None
+    except ValueError as error:
+        raise RequestError(f"the request body cannot be inflated by its Content-Encoding: {error}") from None
 
 
 def too_large(max_bytes: int) -> RequestError:

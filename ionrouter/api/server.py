@@ -98,7 +98,11 @@ class EnvelopeRunner(web.AppRunner):
         head_timeout_s: float = HEAD_TIMEOUT_S,
     ) -> None:
         super().__init__(app, shutdown_timeout=shutdown_timeout)
-        self._handler_options = {"access_log": None, "head_timeout_s": head_timeout_s}
+        self._handler_options = {
+            "access_log": None,
+            "head_timeout_s": head_timeout_s,
+            "auto_decompress": False,  # ionrouter.api.inflate, within bounds
+        }
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,61 @@ async def test_a_body_over_the_limit_is_413_and_reaches_nobody(tmp_path: Path, c
         assert server.routes.requests == []
     assert (status, body["error"]["code"]) == (413, 413)
     assert body["error"]["metadata"]["error_type"] == "payload_too_large"
+
+
+def _bare(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("coding", "pack"),
+    [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", _bare),
+     ("identity", bytes), ("GZIP", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:]))],
+)  # fmt: skip
+async def test_a_compressed_body_is_read(tmp_path: Path, coding: str, pack: Callable[[bytes], bytes]) -> None:
+    async with edge_server(tmp_path) as server:
+        assert await _packed(server, pack(json.dumps(OK).encode()), coding) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("coding", "data", "status", "words"),
+    [
+        ("gzip", b"hello", 400, "the request body cannot be inflated by its Content-Encoding: not gzip"),
+        ("gzip", gzip.compress(json.dumps(OK).encode())[:-9], 400, "it ends too early"),
+        ("deflate", b"hello", 400, "not deflate"),
+        ("br", b"hello", 415, "Content-Encoding 'br' is not read here; send gzip, deflate or none"),
+        ("gzip, gzip", b"hello", 415, "'gzip, gzip' is not read here"),
+        ("gzip", gzip.compress(b" " * 200_000), 413, "larger than 100000 bytes"),
+        ("gzip", gzip.compress(b" " * 60_000) * 2, 413, "larger than 100000 bytes"),
+    ],
+)
+async def test_a_body_that_cannot_be_inflated_is_refused_with_words(
+    tmp_path: Path, coding: str, data: bytes, status: int, words: str
+) -> None:
+    async with edge_server(tmp_path, max_body_bytes=100_000) as server:
+        got, error = await _packed(server, data, coding)
+        assert server.routes.requests == []
+    assert got == status
+    assert words in error["message"]
+
+
+async def _packed(server: EdgeServer, data: bytes, coding: str) -> tuple[int, Any]:
+    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+    async with server.session.post(server.url(CHAT), data=data, headers=headers) as answer:
+        return answer.status, (await answer.json()).get("error")
+
+
+async def test_nobody_inflates_a_body_that_is_refused_unread(tmp_path: Path) -> None:
+    """Its rest is read from the connection, which is to be used again; no more than that."""
+    head = b"POST /api/v1/nope HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n"
+    async with edge_server(tmp_path) as server, asyncio.timeout(20.0):
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(head + b"Content-Type: application/json\r\n\r\n")
+        assert b" 404 " in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"helloGET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"HTTP/1.1 200 " in await reader.readuntil(b"\r\n\r\n")
+        writer.close()
 
 
 async def test_a_declared_giant_is_refused_before_it_is_read(tmp_path: Path) -> None:
