@@ -13,7 +13,7 @@ from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import compile_provider, draft_of, price_of, weights_path
 from ionrouter.routing.graph import compile_table
 from ionrouter.routing.models import upstream_name
-from ionrouter.routing.resolve import resolve
+from ionrouter.routing.resolve import EMBEDDINGS, resolve
 from ionrouter.routing.rules import offers
 from ionrouter.routing.spec import EndpointSpec
 from ionrouter.routing.table import ModelRoute, RoutingTable
@@ -163,6 +163,28 @@ def _odd_fallbacks(catalog: Catalog) -> Iterator[Problem]:
                 yield _warn(catalog, loc, f"'{fallback}' is listed twice; the first counts")
 
 
+def _mixed_vectors(catalog: Catalog) -> Iterator[Problem]:
+    """Vectors of several models under one name: nobody can compare them, and an index does not notice."""
+    spec = catalog.spec
+    models = {name: spec.models.get(name) for name in spec.models}
+    models |= {alias: spec.models.get(name) for alias, name in spec.aliases.items()}
+    makers = {
+        name: model for name, model in models.items() if model and EMBEDDINGS in model.output_modalities
+    }
+    for name, model in spec.models.items():
+        for index, fallback in enumerate(model.fallbacks if name in makers else ()):
+            if fallback in makers and makers[fallback] is not model:
+                message = (
+                    f"vectors of '{fallback}' cannot be compared with those of '{name}': an index gets both"
+                )
+                yield _warn(catalog, ("models", name, "fallbacks", index), message)
+    for name, members in spec.groups.items():
+        several = list({id(makers[member]): member for member in members if member in makers}.values())
+        if len(several) > 1:
+            message = f"vectors of {_joined(several)} cannot be compared, and each request gets either's"
+            yield _warn(catalog, ("groups", name), message)
+
+
 def _variant_names(catalog: Catalog) -> Iterator[Problem]:
     for section in ("models", "aliases"):
         for name in getattr(catalog.spec, section):
@@ -199,5 +221,5 @@ def _dead_ends(catalog: Catalog, table: RoutingTable) -> Iterator[Problem]:
 _Advice = tuple[Callable[[Catalog], Iterator[Problem]], ...]
 
 _BY_ENTRY: _Advice = (_unpriced, _prices_per_token, _litellm_names, _doubled_prefix, _missing_weights)
-_BY_CATALOG: _Advice = (_unused_providers, _odd_fallbacks, _variant_names)
+_BY_CATALOG: _Advice = (_unused_providers, _odd_fallbacks, _mixed_vectors, _variant_names)
 _BY_TABLE: tuple[Callable[[Catalog, RoutingTable], Iterator[Problem]], ...] = (_false_redundancy, _dead_ends)

@@ -126,6 +126,22 @@ def test_fallbacks_to_itself_or_twice_are_told() -> None:
     ]
 
 
+def test_vectors_of_several_models_under_one_name_are_told() -> None:
+    """A fallback's would be written into the same index, where nothing finds them."""
+    makes = "output_modalities: [embeddings], endpoints: [{provider: vllm}]"
+    text = (
+        f"models:\n  v/one: {{{makes}, fallbacks: [two, v/one, s/chat]}}\n  v/two: {{{makes}}}\n"
+        "  s/chat: {endpoints: [{provider: script}], fallbacks: [v/two]}\n"
+        "aliases: {two: v/two}\ngroups: {a: [v/one, two, s/chat], b: [v/two, two, s/chat]}\n"
+    )
+    told = [warning.partition(": ")[2] for warning in found(text + USED) if "vectors" in warning]
+    assert told == [
+        "models.v/one.fallbacks[0]: "
+        "vectors of 'two' cannot be compared with those of 'v/one': an index gets both",
+        "groups.a: vectors of v/one, two cannot be compared, and each request gets either's",
+    ]
+
+
 def test_a_name_that_shadows_a_variant_is_told() -> None:
     text = LOCAL + "  m:nitro: {endpoints: [{provider: vllm}]}\n  m:free: {endpoints: [{provider: vllm}]}\n"
     assert found(text + "aliases: {'x:floor': m, 'llama3:8b': m}\n" + USED) == [
