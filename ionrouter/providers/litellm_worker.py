@@ -40,6 +40,8 @@ def import_litellm() -> Any:
     litellm.turn_off_message_logging = True
     litellm.drop_params = False  # fields were filtered for this endpoint already
     litellm.num_retries = 0
+    # For embeddings it takes 0 retries for none said, and lets OpenAI's client make this many.
+    litellm.DEFAULT_MAX_RETRIES = 0  # type: ignore[attr-defined]
     litellm.disable_aiohttp_trust_env = True
     logging.disable(logging.CRITICAL)
     _mend_clients()

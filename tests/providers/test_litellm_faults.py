@@ -12,6 +12,7 @@ import pytest
 
 from ionrouter.errors import FailureClass
 from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.schema.request import Kind
 from tests.support.endpoints import collect, make_endpoint, make_request
 from tests.support.hosted import KEY, PROVIDERS, SHAPES, hosted
 from tests.support.upstream import (
@@ -53,6 +54,27 @@ async def test_a_refusal_has_its_class_status_and_words(
     assert answer.error is not None
     assert (answer.error.failure, answer.error.status) == (failure, status)
     assert answer.error.message == f"words {status} [redacted]"
+
+
+@pytest.mark.parametrize("status", [408, 429, 500])
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [("embeddings", ("openai", "together_ai", "azure", "cohere", "voyage", "jina_ai", "gemini")),
+     ("rerank", ("together_ai", "cohere", "voyage", "jina_ai")),
+     ("completions", ("openai", "together_ai"))],
+)  # fmt: skip
+async def test_what_is_no_chat_is_asked_once_too(
+    litellm: LiteLLMProvider, kind: Kind, names: tuple[str, ...], status: int
+) -> None:
+    """Client libraries would ask again by themselves, wait as Retry-After says, and pay for each."""
+    bodies: dict[Kind, Any] = {"embeddings": {"input": "x"}, "rerank": {"query": "q", "documents": ["d"]}}
+    for name in names:
+        with Upstream(error(status)) as up:
+            asked = hosted(up, name, bodies.get(kind, {"prompt": "x"}), kind=kind, stream=False)
+            answer = await collect(litellm, asked)
+            assert len(up.requests) == 1, name
+        assert answer.error is not None
+        assert answer.error.status in (status, 504), name
 
 
 @pytest.mark.parametrize("stream", [True, False])
