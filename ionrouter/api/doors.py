@@ -20,6 +20,7 @@ from ionrouter.api.envelopes import refusal
 from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
 from ionrouter.api.readiness import Phase
+from ionrouter.api.responses import OWN_HEADERS
 from ionrouter.api.state import EDGE, GENERATION_ID, KEY, ROUTED, Edge
 from ionrouter.errors import ConfigError, IonrouterError, RequestError
 from ionrouter.schema.common import new_generation_id
@@ -230,8 +231,7 @@ async def decorate(request: web.Request, response: web.StreamResponse) -> None:
     headers = response.headers
     if request.method == hdrs.METH_POST and (request_id := request.get(GENERATION_ID)) is not None:
         headers.setdefault("X-Generation-Id", request_id)
-    headers["Server"] = "ionrouter"
-    headers.setdefault("X-Content-Type-Options", "nosniff")
+    headers.update(OWN_HEADERS)
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and _allows_origin(origin, request.app[EDGE].settings.cors_origins):
         headers.update({"Access-Control-Allow-Origin": origin, "Vary": "Origin", **CORS_HEADERS})

@@ -14,6 +14,7 @@ from ionrouter.schema import json
 from ionrouter.schema.errors import ErrorBody
 
 ENDS_CONNECTION = (408, 413)
+OWN_HEADERS = {"Server": "ionrouter", "X-Content-Type-Options": "nosniff"}  # of every response
 
 
 def json_response(data: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

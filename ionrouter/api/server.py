@@ -11,10 +11,11 @@ from typing import Any
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
-from ionrouter.api.responses import error_response
-from ionrouter.schema.errors import INTERNAL_ERROR, plain_error
+from ionrouter.api.responses import OWN_HEADERS, error_response
+from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody, plain_error
 
 _log = structlog.get_logger(__name__)
 
@@ -69,11 +70,19 @@ class EnvelopeHandler(RequestHandler):
             raise ConnectionError("the response has begun, no error can follow it")
         else:
             _log.debug("request_malformed", status=status, error=type(exc).__name__)
-        phrase = HTTPStatus(status).phrase
-        body = INTERNAL_ERROR if status == 500 else plain_error(status, f"malformed HTTP request: {phrase}")
+        body = INTERNAL_ERROR if status == 500 else _malformed(status, exc, message)
         response = error_response(body)
+        response.headers.update(OWN_HEADERS)  # no application sees it, to add them
         response.force_close()
         return response
+
+
+def _malformed(status: int, exc: BaseException | None, message: str | None) -> ErrorBody:
+    """Say what of a request is no HTTP, without what was sent."""
+    if isinstance(exc, LineTooLong):
+        return plain_error(431, f"the request line or a header is longer than {exc.args[1]} bytes")
+    why = (message or "").partition("\n")[0].partition(": b'")[0].rstrip(" :")
+    return plain_error(status, f"malformed HTTP request: {why[:200] or HTTPStatus(status).phrase}")
 
 
 class EnvelopeServer(web.Server):

@@ -183,8 +183,35 @@ async def test_malformed_http_is_answered_in_the_envelope(tmp_path: Path, garbag
     assert re.match(rb"HTTP/1\.[01] 4\d\d ", head)
     assert b"Content-Type: application/json" in head
     assert b"text/plain" not in head
+    assert b"Server: ionrouter\r\n" in head
+    assert b"X-Content-Type-Options: nosniff\r\n" in head
     error = json.loads(body)["error"]
     assert error["code"] == int(head.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("garbage", "status", "words"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "Received HTTPS traffic on an HTTP port"),
+        (b"GET /health HTTP/1.1\r\nX-Key: " + b"sk-a" * 5_000, 431, "is longer than 8190 bytes"),
+        (b"GET /" + b"a" * 20_000, 431, "the request line or a header is longer than 8190 bytes"),
+        (b"GET /health HTTP/1.1\r\n" + b"X-A: 1\r\n" * 300 + b"\r\n", 400, ": Too many headers received"),
+        (b"GET /health HTTP/1.1\r\n\r\n", 400, "Missing 'Host' header in request."),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nsk-a b: 1\r\n\r\n", 400, "HTTP request: Invalid header token"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+async def test_what_is_wrong_with_a_request_is_told_without_what_was_sent(
+    tmp_path: Path, garbage: bytes, status: int, words: str
+) -> None:
+    async with edge_server(tmp_path) as server, asyncio.timeout(20.0):
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(garbage)
+        answer = await reader.read()
+        writer.close()
+    assert int(answer.split()[1]) == status
+    assert words in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+    assert b"sk-a" not in answer
 
 
 async def _keys(server: EdgeServer) -> tuple[str, str]:
