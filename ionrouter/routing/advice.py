@@ -21,6 +21,7 @@ from ionrouter.routing.yaml_source import Loc
 from ionrouter.schema.variants import VARIANTS
 
 MAX_NAMES = 4  # names shown in one message
+_PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
 def find_problems(catalog: Catalog, env: Mapping[str, str], today: datetime.date) -> list[Problem]:
@@ -38,6 +39,7 @@ def find_local_problems(catalog: Catalog, env: Mapping[str, str], today: datetim
     """Run the checks that look at one entry, which hold whatever else is wrong in the file."""
     return [
         *_unset_keys(catalog, env),
+        *_ignored_proxies(catalog, env),
         *_retired_models(catalog, today),
         *(problem for advise in _BY_ENTRY for problem in advise(catalog)),
     ]
@@ -62,6 +64,21 @@ def _unset_keys(catalog: Catalog, env: Mapping[str, str]) -> Iterator[Problem]:
         yield _warn(
             catalog, _place_of_key(catalog, variable), f"{variable} is unset; disabled: {_joined(names)}"
         )
+
+
+def _ignored_proxies(catalog: Catalog, env: Mapping[str, str]) -> Iterator[Problem]:
+    """Where nothing is let out but through a proxy, requests would time out without a word about it."""
+    named = [name for name in _PROXIES if env.get(name, "").strip()]
+    if not named or env.get("no_proxy", env.get("NO_PROXY", "")).strip() == "*":
+        return
+    for slug, spec in catalog.spec.providers.items():
+        is_away = spec.type in ("openai", "litellm") and not (spec.base_url or "https://").lower().startswith(
+            "http://"
+        )
+        if is_away and (not spec.keys or any(env.get(name, "").strip() for name in spec.keys)):
+            message = f"{named[0]} is set, but proxies of the environment are ignored: it is reached directly"
+            yield _warn(catalog, ("providers", slug), message)
+            return  # one says it
 
 
 def _place_of_key(catalog: Catalog, variable: str) -> Loc:

@@ -31,6 +31,32 @@ def test_an_empty_variable_is_unset() -> None:
     assert found(LOCAL + USED, {"ACME_KEY": "x"}) == []
 
 
+PROXY = {"HTTPS_PROXY": "http://proxy.example:3128"}
+
+
+@pytest.mark.parametrize(
+    ("env", "is_told"),
+    [
+        ({**KEY, **PROXY}, True),
+        ({**KEY, "all_proxy": "socks5://proxy.example"}, True),
+        ({**KEY, **PROXY, "NO_PROXY": "*"}, False),
+        ({**KEY, "HTTPS_PROXY": " "}, False),
+        (KEY, False),
+    ],
+)
+def test_a_proxy_that_will_not_be_used_is_told(env: dict[str, str], is_told: bool) -> None:
+    """Of the first provider that is reached over it elsewhere, and has a key."""
+    told = [warning for warning in found(LOCAL + USED, env) if "prox" in warning]
+    assert len(told) == is_told
+    assert all(
+        "but proxies of the environment are ignored: it is reached directly" in warning for warning in told
+    )
+
+
+def test_a_proxy_is_no_matter_where_nothing_hosted_is_used() -> None:
+    assert not [warning for warning in found(LOCAL + USED, {**PROXY, "K": "k"}) if "proxies" in warning]
+
+
 def test_each_of_several_keys_is_warned_of_alone() -> None:
     text = "providers:\n  p:\n    type: fake\n    keys:\n      - K1\n      - K2\n"
     text += "models: {m: {endpoints: [{provider: p}]}}\n"
