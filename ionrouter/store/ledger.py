@@ -217,6 +217,8 @@ class Ledger:
             del self._commits[request_id]
             if not commit.done():
                 commit.set_result(None)
+                if self.writer is not None:
+                    self.writer.is_late = True
 
     def _account(self, done: Generation) -> None:
         """Book in memory what has ended, and remember it for who asks now."""

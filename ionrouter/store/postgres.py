@@ -5,8 +5,10 @@ Imports psycopg, which is an extra: place.py imports this only where a URL asks 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal
@@ -25,6 +27,7 @@ DEFAULTS = {
     "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
 }  # fmt: skip
 MAX_STATEMENT_S = 10.0
+SILENCE_S = 1.0  # beyond the time that a statement has: the server would have ended it, and it hangs
 # Not to_regclass: within a transaction that remembers what did not exist when it was first asked.
 HAS_TABLES = """
     SELECT 1 FROM pg_tables WHERE tablename = 'alembic_version' AND schemaname = ANY (current_schemas(false))
@@ -73,9 +76,11 @@ class PostgresServer:
     def was_too_slow(self, error: BaseException) -> bool:
         return isinstance(error, psycopg.errors.QueryCanceled)
 
-    def _connect(self, **timeouts_s: float) -> psycopg.Connection[Any]:
+    def _connect(self, *, statement_timeout: float, **timeouts_s: float) -> Connection:
+        timeouts_s["statement_timeout"] = statement_timeout
         try:
-            connection = psycopg.connect(make_conninfo(**self._parameters), autocommit=True)
+            connection = Connection.connect(make_conninfo(**self._parameters), autocommit=True)
+            connection.max_silence_s = statement_timeout + SILENCE_S
             for name, seconds in timeouts_s.items():
                 connection.execute(f"SET {name} = {int(seconds * 1000)}")
             connection.execute("SET default_transaction_isolation = 'read committed'")  # locks rely on it
@@ -83,8 +88,9 @@ class PostgresServer:
             raise self._unreachable(error) from error
         return connection
 
-    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+    def _prepare(self, connection: Connection) -> None:
         """Make the tables, or bring them up to date; servers that start at once do it once."""
+        max_silence_s, connection.max_silence_s = connection.max_silence_s, math.inf  # another may be at it
         try:
             if _revision(connection) != HEAD:
                 with connection.transaction():
@@ -93,6 +99,7 @@ class PostgresServer:
                     self._migrate(connection, _revision(connection))
         except psycopg.Error as error:
             raise self._unreachable(error) from error
+        connection.max_silence_s = max_silence_s
         self._is_ready = True
 
     def _migrate(self, connection: psycopg.Connection[Any], revision: str | None) -> None:
@@ -136,6 +143,44 @@ def _revision(connection: psycopg.Connection[Any]) -> str | None:
         return None
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return str(row[0]) if row else None
+
+
+class Connection(psycopg.Connection[Any]):
+    """One that is closed where the server says nothing for too long.
+
+    A server that hangs (a disk that does not answer, a process that was stopped) counts no statement's time,
+    and its system goes on to answer for it on the network.
+    """
+
+    max_silence_s = math.inf
+
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().wait(_heard(gen, self.max_silence_s), *args, **kwargs)
+        except _Silence as silence:
+            self.close()
+            raise psycopg.OperationalError(f"the server said nothing for {silence} s") from None
+
+
+class _Silence(Exception):
+    """The server said nothing for so many seconds."""
+
+
+def _heard(gen: Generator[Any, Any, Any], max_silence_s: float) -> Generator[Any, Any, Any]:
+    """What psycopg waits for, step by step; between two of them the server must have said something."""
+    try:
+        wanted = next(gen)
+        heard_at = time.monotonic()
+        while True:
+            ready = yield wanted
+            now = time.monotonic()
+            if ready:
+                heard_at = now
+            elif now - heard_at > max_silence_s:
+                raise _Silence(f"{max_silence_s:.0f}")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value
 
 
 class PostgresLink:

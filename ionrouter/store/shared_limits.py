@@ -26,6 +26,7 @@ _log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 NUM_THREADS = 4
+MAX_WAIT_S = 5.0  # for a database that hangs; what it does all the same is of a request that has ended
 LOCK_KEY = "SELECT spend_limit, limit_reset FROM api_key WHERE hash = ? FOR UPDATE"
 SUMS = """
     SELECT (SELECT coalesce(sum(cost), 0) FROM key_usage WHERE key_hash = ? AND day >= ?),
@@ -78,7 +79,11 @@ class SharedLimits:
                 link.close()
 
     async def _run(self, ask: Callable[[Link], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
+        try:
+            async with asyncio.timeout(MAX_WAIT_S):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
+        except TimeoutError:
+            raise StoreFault(f"the database did not answer for {MAX_WAIT_S:.0f} s") from None
 
     def _ask(self, ask: Callable[[Link], Result]) -> Result:
         link = getattr(self._local, "link", None)

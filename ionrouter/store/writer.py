@@ -68,6 +68,7 @@ class Writer:
     max_waiting: int = MAX_WAITING
     journal: Journal | None = None  # of what need not wait for its commit to be safe
     is_well: bool = True  # whether the last commit worked
+    is_late: bool = False  # whether somebody has waited for a commit in vain, and none has come since
     num_waiting: int = 0
     _waiting: deque[Write] = field(default_factory=deque)
     _quiet: threading.Lock = field(default_factory=threading.Lock)  # held while there is nothing to do
@@ -94,6 +95,9 @@ class Writer:
         write = self._queue(statements, turn, row)
         if write is None or not self.is_well or self._loop is None:
             return None
+        if self.is_late:  # one who waits is enough
+            self._wake_in_a_moment(self._loop)
+            return None
         write.done = self._loop.create_future()
         if not self._is_waking:
             self._is_waking = True
@@ -111,9 +115,13 @@ class Writer:
         write = self._queue(statements, turn, row)
         if write is not None:
             write.entry = entry
-        if write is not None and self._nudge is None and self._loop is not None:
-            self._nudge = self._loop.call_later(LAZY_S, self._wake_lazily)
+        if write is not None and self._loop is not None:
+            self._wake_in_a_moment(self._loop)
         return write
+
+    def _wake_in_a_moment(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._nudge is None:
+            self._nudge = loop.call_later(LAZY_S, self._wake_lazily)
 
     async def settled(self) -> None:
         """Wait until what was put before is committed, or waiting is no use."""
@@ -265,6 +273,7 @@ class Writer:
 
     def _settle(self, futures: list[asyncio.Future[None]], num_written: int, entry: int) -> None:
         self.num_waiting -= num_written
+        self.is_late &= not num_written
         if self.journal is not None and entry:
             self.journal.release(entry)
         for future in futures:

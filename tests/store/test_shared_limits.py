@@ -153,3 +153,16 @@ async def test_a_locked_key_is_a_503_and_a_cut_connection_is_none(
     place.ask("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     for number in range(8):  # each thread's connection was cut
         await servers[0].reserve(key, running(f"b{number}", key, 0.01), NOW)
+
+
+async def test_a_database_that_hangs_is_a_503_in_time(
+    place: PostgresPlace, servers: list[SharedLimits], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ionrouter.store.shared_limits.MAX_WAIT_S", 0.3)
+    key = a_key(place)
+    await servers[0].reserve(key, running("a", key), NOW)
+    with postgres.hanging():
+        for number in range(6):  # more than there are threads
+            with pytest.raises(RequestError) as refused:
+                await servers[0].reserve(key, running(f"b{number}", key), NOW)
+            assert refused.value.status == 503

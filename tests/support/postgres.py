@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -87,6 +87,22 @@ class Postgres:
             self.process.send_signal(AT_ONCE)
             self.process.wait(GUARD_S)
             self.process = None
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Let it do nothing and say nothing, its connections open, as on a disk that does not answer."""
+        assert self.process is not None
+        asked = ["ps", "-o", "pid=", "--ppid", str(self.process.pid)]
+        children = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
+        stopped = [self.process.pid, *map(int, children)]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
 
 def _end_with_the_tests() -> None:
