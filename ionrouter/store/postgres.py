@@ -194,19 +194,30 @@ class PostgresLink:
         return self.connection.closed
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with faults():
+        with self._faults():
             cursor = self.connection.execute(marked(sql), values)
             return cursor.fetchall() if cursor.description is not None else []
 
     def transact(self, statements: Sequence[Statement]) -> None:
-        with faults(), self.connection.pipeline(), self.connection.transaction():
+        with self._faults(), self.connection.pipeline(), self.connection.transaction():
             for sql, values in statements:
                 self.connection.execute(marked(sql), values)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        with faults(), self.connection.transaction():
+        with self._faults(), self.connection.transaction():
             yield
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """As `faults`; a server that only reads is left: after a failover the address leads to another."""
+        try:
+            with faults():
+                yield
+        except StoreFault as fault:
+            if isinstance(fault.__cause__, psycopg.errors.ReadOnlySqlTransaction):
+                self.connection.close()
+            raise
 
     def may_have_changed(self) -> bool:
         return True

@@ -166,3 +166,21 @@ async def test_a_database_that_hangs_is_a_503_in_time(
             with pytest.raises(RequestError) as refused:
                 await servers[0].reserve(key, running(f"b{number}", key), NOW)
             assert refused.value.status == 503
+
+
+async def test_a_connection_to_a_server_that_only_reads_is_not_kept(
+    place: PostgresPlace, servers: list[SharedLimits], postgres: Postgres
+) -> None:
+    """After a failover the address leads elsewhere; who keeps the connection to the old server is stuck."""
+    key = a_key(place)
+    try:
+        place.ask("ALTER ROLE ion SET default_transaction_read_only = on")  # for what connects from now on
+        with pytest.raises(RequestError) as refused:
+            await servers[0].reserve(key, running("a", key), NOW)
+        assert refused.value.status == 503
+    finally:
+        with postgres.connect("postgres") as other:
+            other.execute("SET default_transaction_read_only = off")
+            other.execute("ALTER ROLE ion RESET default_transaction_read_only")
+    for number in range(4):
+        await servers[0].reserve(key, running(f"b{number}", key, 0.01), NOW)
