@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -29,11 +30,15 @@ else:
     finally:
         del sys.modules["rich"]
 
+_log = structlog.get_logger(__name__)
+
 Redact = Callable[[str], str]
 Write = Callable[[str], None]
 EventDict = MutableMapping[str, Any]
 
 FLUSH_EVERY_S = 0.05
+PATIENCE_S = 0.25  # with a stream that takes nothing: who logs is the event loop
+MAX_LINES = 20_000  # some 12 MB
 _BARE = frozenset({int, float, bool, type(None)})
 _LEVEL_NAMES = {"warn": "warning", "exception": "error"}  # method -> level, where they differ
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -55,7 +60,7 @@ def configure(
     out = stream if stream is not None else sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
     forgiving = Forgiving(out)
-    lines = Lines(forgiving) if buffered and not console else None
+    lines = Lines(Forgiving(_unlocked(out))) if buffered and not console else None
     structlog.configure(
         processors=_console(redact, colors=out.isatty()) if console else [_JsonLine(redact)],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -65,6 +70,14 @@ def configure(
         cache_logger_on_first_use=cache,  # cached loggers ignore later configuration: off in tests
     )
     _adopt_standard_logging(level)
+
+
+def _unlocked(stream: TextIO) -> TextIO | Descriptor:
+    """The stream's file, for a thread that may hang in a write: the end would wait for the stream's lock."""
+    try:
+        return Descriptor(stream.fileno())
+    except (OSError, ValueError):  # it has none
+        return stream
 
 
 def _console(redact: Redact, *, colors: bool) -> list[Any]:
@@ -90,7 +103,7 @@ class Forgiving:
     What is lost then is lost: there is nowhere to say so.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | Descriptor) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
@@ -103,19 +116,45 @@ class Forgiving:
             self._stream.flush()
 
 
+class Descriptor:
+    """A file that text goes to as it is. Nothing of it is held, nor locked, when the process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        data = text.encode("utf-8", "backslashreplace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
 class Lines:
-    """Writes lines to a stream, several at a time; what is a warning or worse at once."""
+    """Has lines written by a thread, several at a time; what is a warning or worse at once.
+
+    Who logs waits a moment for a warning to be out, and never for a stream that takes nothing: a pipe that
+    nobody reads, a disk that hangs. What comes then waits, up to MAX_LINES; what comes beyond is lost, and
+    counted in a line of its own when the stream takes lines again.
+    """
 
     def __init__(self, stream: Forgiving) -> None:
         self._stream = stream
         self._waiting: deque[str] = deque()  # its two ends need no lock
-        self._writing = threading.Lock()
-        self._has_some = threading.Event()
+        self._waiters: deque[threading.Event] = deque()
+        self._has_some, self._is_urgent = threading.Event(), threading.Event()
         self._is_awaited = True  # by the thread: nothing has come since it looked
+        self._is_stuck = False  # somebody has waited in vain, and nothing was written since
+        self._num_lost = 0
         threading.Thread(target=self._run, name="log", daemon=True).start()
         atexit.register(self.flush)
 
     def info(self, line: str) -> None:
+        if len(self._waiting) >= MAX_LINES:
+            self._num_lost += 1
+            return
         self._waiting.append(line)
         if self._is_awaited:
             self._is_awaited = False
@@ -129,20 +168,37 @@ class Lines:
     error = err = critical = fatal = failure = exception = warn = warning
 
     def flush(self) -> None:
-        """Write what waits."""
-        with self._writing:
-            lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            if lines:
-                self._stream.write("\n".join((*lines, "")))
-                self._stream.flush()
+        """Wait until what waits is written, or the stream has taken nothing for a moment."""
+        if self._is_stuck:
+            return
+        written = threading.Event()
+        self._waiters.append(written)
+        self._is_urgent.set()
+        self._has_some.set()
+        if not written.wait(PATIENCE_S):
+            self._is_stuck = True
 
     def _run(self) -> None:
         while True:
             self._has_some.wait()
-            time.sleep(FLUSH_EVERY_S)
+            self._is_urgent.wait(FLUSH_EVERY_S)
             self._has_some.clear()
+            self._is_urgent.clear()
             self._is_awaited = True  # before the look: what comes now is seen, or wakes it again
-            self.flush()
+            self._write()
+
+    def _write(self) -> None:
+        waiters = [self._waiters.popleft() for _ in range(len(self._waiters))]
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if num_lost := self._num_lost:  # after those lines; there is room for one again
+            self._num_lost = 0
+            _log.info("log_lines_lost", count=num_lost)
+        if lines:
+            self._stream.write("\n".join((*lines, "")))
+            self._stream.flush()
+        self._is_stuck = False
+        for written in waiters:
+            written.set()
 
 
 class _Redactor:

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import logging
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -147,3 +148,27 @@ def test_whoever_logs_goes_on_when_nothing_can_be_written(log_format: str, buffe
     stream.is_full = False
     structlog.get_logger().error("store_recovered")
     assert "store_recovered" in stream.getvalue()
+
+
+def test_whoever_logs_waits_for_no_pipe_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MAX_LINES", 300)
+    end, start = os.pipe()
+    with open(end) as reader, open(start, "w") as writer:
+        log.configure(log_format="json", stream=writer, cache=False, buffered=True)
+        logger = structlog.get_logger()
+        logger.info("request_finished", text="x" * 100_000)  # more than a pipe holds
+        began = time.monotonic()
+        for number in range(1000):
+            logger.warning("store_failed", number=number)
+        assert time.monotonic() - began < 20 * log.PATIENCE_S
+        lines = (json.loads(line) for line in reader)
+        assert next(lines)["event"] == "request_finished"
+        numbers, lost = [], None
+        while lost is None:
+            line = next(lines)
+            numbers += [line["number"]] if "number" in line else []
+            lost = line.get("count")
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) + lost == 1000
+        logger.warning("store_recovered")  # is out at once again
+        assert next(lines)["event"] == "store_recovered"
