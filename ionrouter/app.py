@@ -192,7 +192,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         "ion": ion,
         "openai": openai,
         "litellm": litellm,
-        "fake": FakeClient(),
+        "fake": FakeClient(keeps_calls=False),
     }
     stats = StatsBook(before_reading=lambda: observers.flush())
     observers = DeferredObservers((AccessLog(), stats, metrics))

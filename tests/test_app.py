@@ -36,6 +36,21 @@ def test_one_server_from_start_to_stop(tmp_path: Path) -> None:
         assert '"hi"' not in server.log  # never a prompt
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_requests_that_were_answered_are_not_kept(tmp_path: Path) -> None:
+    with running_server(tmp_path, FAKE) as server:
+        for number in range(60):
+            assert server.chat(prompt_cache_key=f"{number}{'x' * 3_000_000}")[0] == 200
+            if number == 9:
+                before = _resident_bytes(server.process.pid)
+        assert _resident_bytes(server.process.pid) - before < 60_000_000
+
+
+def _resident_bytes(pid: int) -> int:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmRSS" in line)
+    return int(line.split()[1]) * 1024
+
+
 def test_a_failed_local_model_is_told_and_the_rest_serves(tmp_path: Path) -> None:
     routes = FAKE + "  local-m: { endpoints: [ { provider: ion, weights: ./none.gguf } ] }\n"
     routes = routes.replace("providers:", "providers:\n  ion: { type: ion }")
