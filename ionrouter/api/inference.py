@@ -16,6 +16,7 @@ from ionrouter.errors import RequestError
 from ionrouter.schema.allowed_tools import with_allowed_tools
 from ionrouter.schema.answers import AnswerFrame
 from ionrouter.schema.chat import ChatRequest
+from ionrouter.schema.common import MAX_SESSION_ID
 from ionrouter.schema.completions import CompletionRequest
 from ionrouter.schema.embeddings import EmbeddingsRequest
 from ionrouter.schema.presets import with_preset
@@ -32,7 +33,6 @@ MODELS: dict[Kind, type[Parsed]] = {
     "embeddings": EmbeddingsRequest,
     "rerank": RerankRequest,
 }
-MAX_SESSION_ID = 256
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:

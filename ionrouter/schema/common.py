@@ -5,6 +5,7 @@ Unknown top-level fields are tolerated. null means absent; an explicit 0 is a va
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import string
@@ -22,7 +23,7 @@ from ionrouter.schema.whole_numbers import WHOLE, Integer, with_whole
 
 MAX_MODELS = 1024  # attempts are bounded elsewhere; this bounds the work of resolving
 CHARACTERS_PER_TOKEN = 4
-
+MAX_SESSION_ID = 256  # characters; sessions are remembered, and kept with every request
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Penalty = Annotated[Number, Field(ge=-2, le=2)]
@@ -107,7 +108,7 @@ class TextRequest(BaseModel):
     transforms: list[Literal["middle-out"]] | None = None
     plugins: list[Plugin] | None = None
     preset: StrictStr | None = None
-    session_id: Annotated[StrictStr, Field(max_length=256)] | None = None
+    session_id: Annotated[StrictStr, Field(max_length=MAX_SESSION_ID)] | None = None
     prompt_cache_key: StrictStr | None = None
     user: StrictStr | None = None
     metadata: dict[str, Any] | None = None
@@ -174,7 +175,7 @@ class TextRequest(BaseModel):
             context_tokens=None if longest is None else -(-longest // CHARACTERS_PER_TOKEN),
             max_tokens=limit,
             service_tier=self.service_tier,
-            session_id=self.session_id or session_id or self.prompt_cache_key,
+            session_id=self.session_id or session_id or _session_of(self.prompt_cache_key),
             key_id=key_id,
             arrived_at=arrived_at,
             client=client,
@@ -211,6 +212,14 @@ class TextRequest(BaseModel):
             return ()
         enabled = [plugin.id for plugin in self.plugins if plugin.enabled is not False]
         return ("plugins",) if RESPONSE_HEALING in enabled else ()
+
+
+def _session_of(cache_key: str | None) -> str | None:
+    """Name the session of a `prompt_cache_key`, which has no greatest length: a long one by its hash."""
+    if cache_key is None or len(cache_key) <= MAX_SESSION_ID:
+        return cache_key
+    digest = hashlib.blake2b(cache_key.encode("utf-8", "surrogatepass"), digest_size=16)
+    return f"prompt_cache_key {digest.hexdigest()}"
 
 
 def _parted(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

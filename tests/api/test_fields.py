@@ -205,6 +205,21 @@ async def test_newer_and_legacy_limits_and_sessions(tmp_path: Path) -> None:
     assert assert_bad[0] == 400
 
 
+async def test_a_long_cache_key_is_a_session_by_its_hash(tmp_path: Path) -> None:
+    """Sessions are remembered by the ten thousand, and kept with each request: they must be short."""
+    one, other = "x" * 100_000, "x" * 100_001
+    async with edge_server(tmp_path) as server:
+        for key in (one, one, other, "x" * 256):
+            assert (await server.chat(prompt_cache_key=key))[0] == 200
+        first, again, third, short = (request.session_id for request in server.routes.requests)
+    assert first is not None
+    assert first == again
+    assert first != third
+    assert len(first) < 100
+    assert short == "x" * 256
+    assert server.routes.requests[0].body["prompt_cache_key"] == one  # the upstream's is whole
+
+
 @pytest.mark.parametrize(
     ("prompt", "status", "tokens"),
     [
