@@ -49,11 +49,12 @@ from ionrouter.store.journal import Journal
 from ionrouter.store.key_watch import KeyWatch
 from ionrouter.store.keys import KeyStore, ensure_management_key
 from ionrouter.store.ledger import MAX_REQUEST_S, Ledger
+from ionrouter.store.periods import day_of
 from ionrouter.store.place import database_for
 from ionrouter.store.reader import Reader
 from ionrouter.store.recovery import book_left, journal_path
 from ionrouter.store.shared_limits import SharedLimits
-from ionrouter.store.spending import SpendingBook
+from ionrouter.store.spending import KEPT_DAYS, SpendingBook
 from ionrouter.store.writer import Fault, Writer
 from ionrouter.tracing.configuration import collector, secrets, wants_traces
 from ionrouter.tracing.service import Tracing
@@ -279,7 +280,7 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
         instance = claim(settings.state_dir)
         with closing(database.open()) as link:
             unbooked = book_left(link, settings.state_dir, instance)
-            spending = SpendingBook.load(link)
+            spending = SpendingBook.load(link, day_of(time.time()) - KEPT_DAYS)
             unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
     except (StoreFault, OSError) as error:
         raise ConfigError(f"the state cannot be read: {error}") from error

@@ -65,7 +65,8 @@ async def list_keys(request: web.Request) -> web.Response:
 
 
 async def get_key(request: web.Request) -> web.Response:
-    edge = await _refreshed(request)
+    digest = _named(request, request.app[EDGE]).hash
+    edge = await _refreshed(request, digest)
     return json_response({"data": _card(edge, _named(request, edge))})
 
 
@@ -88,13 +89,15 @@ async def delete_key(request: web.Request) -> web.Response:
 
 async def own_key(request: web.Request) -> web.Response:
     """GET /key: label, limit and spending of the key that asks."""
-    edge = await _refreshed(request)
-    return json_response({"data": current_key(request.get(KEY), _spending(edge), time.time()).model_dump()})
+    key = request.get(KEY)
+    edge = await _refreshed(request, _own(key))
+    return json_response({"data": current_key(key, _spending(edge), time.time()).model_dump()})
 
 
 async def credits(request: web.Request) -> web.Response:
     """What was bought and spent: of everybody for a management key, else of the caller's own key."""
-    edge, key = await _refreshed(request), request.get(KEY)
+    key = request.get(KEY)
+    edge = await _refreshed(request, _own(key))
     spending, total = _spending(edge), edge.settings.credits
     used = spending.total()
     if key is not None and key.kind == "inference":
@@ -122,11 +125,16 @@ def _keys(edge: Edge) -> KeyStore:
     return edge.keys
 
 
-async def _refreshed(request: web.Request) -> Edge:
-    """The edge, with its sums as other servers of the same store left them."""
+def _own(key: ApiKey | None) -> str | None:
+    """Whose spending a caller asks for: its own key's, or everybody's."""
+    return key.hash if key is not None and key.kind == "inference" else None
+
+
+async def _refreshed(request: web.Request, key_hash: str | None = None) -> Edge:
+    """The edge, with its sums, of one key or of all, as other servers of the same store left them."""
     edge = request.app[EDGE]
     if edge.accounts is not None:
-        await edge.accounts.ledger.refresh()
+        await edge.accounts.ledger.refresh(key_hash)
     return edge
 
 

@@ -275,16 +275,18 @@ class Ledger:
                 "requests_lost", count=len(rows), booked=round(sum(row.reserved for row in rows), 12)
             )
 
-    async def refresh(self) -> None:
+    async def refresh(self, key_hash: str | None = None) -> None:
         """Learn what other servers booked since the last time; without news, what is known stays.
 
-        A cost is booked under the day on which its request began, which may be two days ago.
+        Of one key, or of all. A cost is booked under the day on which its request began, which may be two
+        days ago.
         """
         if self.limits is not None:
-            today = day_of(time.time())
+            today, oldest = day_of(time.time()), self._fresh_on - MAX_REQUEST_DAYS
             try:
-                self.spending.take_over(await self.limits.usage_since(self._fresh_on - MAX_REQUEST_DAYS))
-                self._fresh_on = today
+                self.spending.take_over(await self.limits.usage_since(oldest, key_hash))
+                if key_hash is None:
+                    self._fresh_on = today
             except StoreFault as error:
                 _log.warning("spending_stale", error=str(error))
 

@@ -63,9 +63,11 @@ class SharedLimits:
             _log.warning("reservation_failed", request=request_id, error=str(error))
             raise cannot_book() from error
 
-    async def usage_since(self, day: int) -> Sequence[tuple[Any, ...]]:
-        """Rows of (key, day, USD, last use) from that day on; raises StoreFault."""
-        return await self._run(lambda link: link.rows(USAGE, (day,)))
+    async def usage_since(self, day: int, key_hash: str | None = None) -> Sequence[tuple[Any, ...]]:
+        """Rows of (key, day, USD, last use) from that day on, of all keys or of one; raises StoreFault."""
+        if key_hash is None:
+            return await self._run(lambda link: link.rows(USAGE, (day,)))
+        return await self._run(lambda link: link.rows(f"{USAGE} AND key_hash = ?", (day, key_hash)))
 
     async def running_before(self, moment: float) -> Sequence[Generation]:
         """Requests that nobody ended and that began before; raises StoreFault."""

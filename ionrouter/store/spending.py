@@ -16,6 +16,11 @@ from ionrouter.store.keys import ApiKey
 from ionrouter.store.periods import LimitReset, day_of, first_day
 
 NO_KEY = ""  # whoever called while keys were off
+KEPT_DAYS = 62  # one by one: the longest period and another
+_LOAD = """
+    SELECT key_hash, CASE WHEN day < ? THEN ? ELSE day END AS kept_day, sum(cost), max(last_used_at)
+    FROM key_usage GROUP BY key_hash, kept_day
+"""
 ROUNDING = 1e-12  # USD; sums of floats may miss a limit by less
 
 
@@ -38,18 +43,20 @@ class SpendingBook:
     """All keys'. Filled from the database once, kept by settling every request."""
 
     _keys: dict[str, Spending] = field(default_factory=dict)  # key hash -> spending
+    _total: float = 0.0  # of all of them: there may be millions of days
 
     @classmethod
-    def load(cls, link: Link) -> SpendingBook:
-        """Read what the database knows: one row a key and day."""
+    def load(cls, link: Link, oldest: int = 0) -> SpendingBook:
+        """Read what the database knows: one row a key and day, what is before `oldest` as one day's."""
         book = cls()
-        book.take_over(link.rows("SELECT key_hash, day, cost, last_used_at FROM key_usage"))
+        book.take_over(link.rows(_LOAD, (oldest, oldest - 1)))
         return book
 
     def take_over(self, rows: Iterable[Sequence[Any]]) -> None:
         """Replace the sums of keys and days by those of the database, which other servers write too."""
         for key, day, cost, last_used_at in rows:
             spending = self.of(key)
+            self._total += cost - spending.days.get(day, 0.0)
             spending.days[day] = cost
             spending.last_used_at = max(spending.last_used_at or 0.0, last_used_at)
 
@@ -60,7 +67,7 @@ class SpendingBook:
         return spending
 
     def total(self) -> float:
-        return sum(sum(spending.days.values()) for spending in self._keys.values())
+        return self._total
 
     def remaining(self, key: ApiKey, now: float) -> float | None:
         """USD left in this period, running requests aside, never below 0; None without a limit."""
@@ -95,6 +102,7 @@ class SpendingBook:
         spending.reserved.pop(request_id, None)
         day = day_of(started_at)
         spending.days[day] = spending.days.get(day, 0.0) + cost
+        self._total += cost
         if spending.last_used_at is None or spending.last_used_at < started_at:
             spending.last_used_at = started_at
 

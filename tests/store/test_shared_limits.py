@@ -124,6 +124,21 @@ async def test_a_server_that_was_not_asked_for_days_knows_what_others_booked_mea
     assert ledger.spending.total() == 10 * 0.25 + 0.5
 
 
+async def test_who_asks_for_one_key_brings_no_others(
+    place: PostgresPlace, servers: list[SharedLimits]
+) -> None:
+    one, other = a_key(place), KeyStore.open(place.database).create("o", "inference", 1.0)[1]
+    ledger = Ledger(SpendingBook.load(place.database.open()), limits=servers[0])
+    now = time.time()
+    for number, key in enumerate((one, other)):
+        end(place.database, running(f"g{number}", key, at=now), 0.25)
+    await ledger.refresh(one.hash)
+    assert [ledger.spending.of(key.hash).since(None, now) for key in (one, other)] == [0.25, 0.0]
+    assert await servers[0].usage_since(0, other.hash) == [(other.hash, day_of(now), 0.25, now)]
+    await ledger.refresh()
+    assert ledger.spending.total() == 0.5
+
+
 async def test_a_request_that_ended_first_holds_nothing(
     place: PostgresPlace, servers: list[SharedLimits]
 ) -> None:

@@ -120,6 +120,25 @@ def test_the_file_adds_up_to_what_memory_does(spent: list[tuple[str | None, floa
         assert stored.last_used_at == mine.last_used_at
 
 
+def test_what_is_long_over_is_one_day_and_the_total_is_no_sum() -> None:
+    """10,000 keys a few months old are a million days: GET /credits added them up on the event loop."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    prepare(connection)
+    for day in range(1000, 1100):
+        connection.execute("INSERT INTO key_usage VALUES ('a', ?, 0.5, 1, ?)", (day, float(day)))
+    connection.execute("INSERT INTO key_usage VALUES ('b', 3, 2.0, 1, 7.0)")
+    book = SpendingBook.load(SqliteLink(connection), oldest=1098)
+    assert book.of("a").days == {1097: 49.0, 1098: 0.5, 1099: 0.5}
+    assert (book.of("a").last_used_at, book.of("b").last_used_at) == (1099.0, 7.0)
+    assert (book.of("a").since(None, 1099 * DAY_S), book.of("b").since(None, 1099 * DAY_S)) == (50.0, 2.0)
+    assert book.total() == 52.0
+    book.settle("a", "r", 1.5, 1099 * DAY_S)
+    book.take_over([("a", 1099, 2.5, 0.0), ("c", 1099, 1.0, 0.0)])  # another server's 0.5 with it
+    assert book.total() == 55.0
+    book.of("a").days = {}  # nobody adds them up again
+    assert book.total() == 55.0
+
+
 def test_dollars_and_times_are_written_for_people() -> None:
     assert [usd(a) for a in (5.0, 0.0005, 0.0, 12.5)] == ["$5", "$0.0005", "$0", "$12.5"]
     assert iso(1.5) == "1970-01-01T00:00:01.500Z"
