@@ -52,6 +52,7 @@ class Reloader:
     loaded_at: float = field(default_factory=time.time)
     problem: str | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _is_asked: bool = False  # for a reload that has not begun to read
     _in_use: Catalog | None = None  # the file as the table has it; None: as it was at the start
     _listings: dict[str, discovery.Listing] = field(default_factory=dict)  # what upstreams answered last
 
@@ -80,6 +81,7 @@ class Reloader:
         changes: list[str] = []
         is_swapped = is_good = False
         async with self._lock:
+            self._is_asked = False  # what is asked for from here on may be of a newer file
             loaded = await self._load()
             if not discovery.discovering(loaded):
                 return self._told(await self._swap(await self._compiled(loaded), loaded))
@@ -118,13 +120,21 @@ class Reloader:
                     reloads.create_task(self.try_reload(), name="reload")
 
     async def try_reload(self) -> None:
-        """Reload for nobody in particular: what is wrong is in the log and in /health."""
+        """Reload for nobody in particular: what is wrong is in the log and in /health.
+
+        One that has not read the file yet serves all who ask meanwhile: a hundred signals are two reloads.
+        """
+        if self._is_asked:
+            return
+        self._is_asked = True
         try:
             await self.reload()
         except RequestError:
             pass  # told by _keep_old
         except Exception:
             _log.exception("routes_reload_crashed", path=str(self.path))
+        finally:
+            self._is_asked = False
 
     async def discover(self) -> None:
         """Ask upstreams for their lists now and every hour; runs until cancelled."""

@@ -88,6 +88,23 @@ async def test_a_reload_that_meets_a_fault_of_ours_says_so_until_one_succeeds(tm
     assert reloader.problem is None
 
 
+async def test_many_who_ask_at_once_are_served_by_two_reloads(tmp_path: Path) -> None:
+    config = tmp_path / "routes.yaml"
+    config.write_text(FAKE)
+    settings = Settings(config=config, state_dir=tmp_path / "state", cache_dir=tmp_path / "cache")
+    reloader = build(settings, {}, Redactor()).reloader
+    swaps: list[str] = []
+    reloader.on_swap = lambda table: swaps.append(table.version)
+    asked = [asyncio.create_task(reloader.try_reload()) for _ in range(60)]
+    await asyncio.sleep(0)  # the first reads, the second waits for it
+    config.write_text(FAKE.replace("hello there", "second edition"))
+    await asyncio.gather(*asked)
+    assert len(swaps) == 2
+    assert "second edition" in str(reloader.router.table)
+    await reloader.try_reload()  # and the next is another
+    assert len(swaps) == 3
+
+
 def test_a_hangup_ends_no_server_that_stops(tmp_path: Path) -> None:
     with running_server(tmp_path, FAKE) as server:
         server.signal(signal.SIGINT)
