@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from ionrouter.process import Threads
-from tests.support.server import GUARD_S, ROOT, environment, running_server
+from tests.support.postgres import free_port
+from tests.support.server import GUARD_S, ROOT, Server, environment, eventually, running_server
+from tests.support.two_upstreams import FAKE
 
 HANGING_NAMES = """
 import socket, sys, threading
@@ -94,3 +98,33 @@ def test_serve_asks_for_files_beyond_the_ordinary_limit(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     found = next(line.split() for line in limits.splitlines() if line.startswith("Max open files"))
     assert int(found[3]) > 256
+
+
+@pytest.mark.parametrize("missing", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_server_without_standard_streams_serves_and_stops(tmp_path: Path, missing: tuple[int, ...]) -> None:
+    """Their numbers went to the database or the event loop, which could not be closed any more."""
+    config, port = tmp_path / "routes.yaml", free_port()
+    config.write_text(FAKE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ionrouter", "serve", "--config", str(config), "--port", str(port)],
+        cwd=ROOT,
+        env=environment(tmp_path / "state"),
+        preexec_fn=lambda: [os.close(descriptor) for descriptor in missing] and None,
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        server = Server(url, process, tmp_path / "state", config, tmp_path / "none.log")
+        eventually(lambda: process.poll() is not None or _answers(server))
+        assert server.chat()[0] == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(GUARD_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(server: Server) -> bool:
+    try:
+        return server.get("/health")[0] == 200
+    except OSError:
+        return False
