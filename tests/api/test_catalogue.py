@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ionrouter.api import catalogue
 from ionrouter.api.cards import STATUS_DISABLED
 from ionrouter.errors import FailureClass
 from ionrouter.routing.table import ModelRoute, RoutingTable
@@ -217,6 +218,20 @@ async def test_pages_are_linked_and_counted(tmp_path: Path) -> None:
         assert (await server.get("/api/v1/models/count"))[2] == {"data": {"count": 3}}
         status, _, body = await server.get("/api/v1/models?limit=many")
         assert (status, body["error"]["param"]) == (400, "limit")
+
+
+def test_a_long_list_lets_others_work_in_between() -> None:
+    """A thousand cards were 50 ms in which no stream moved, for whoever asks, without a key."""
+    (model,) = a_table().models.values()
+    making, num_rests = catalogue._model_cards([model] * 1000), 0
+    try:
+        while True:
+            making.send(None)
+            num_rests += 1
+    except StopIteration as end:
+        made = end.value
+    assert [card["id"] for card in made] == ["acme/m"] * 1000
+    assert num_rests == 1000 // catalogue.CARDS_AT_ONCE
 
 
 async def test_providers_are_listed(tmp_path: Path) -> None:
