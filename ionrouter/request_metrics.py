@@ -29,6 +29,7 @@ TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 
 DIRECTIONS = ("prompt", "completion", "cached", "reasoning")
 
 MAX_ENDPOINTS = 1000
+NUM_KEPT = MAX_ENDPOINTS // 2  # where those that routes.yaml listed once and does not any more are too many
 OTHER = "(other)"
 
 Outcome = tuple[FailureClass | None, bool, AttemptRole]  # failure, whether after the commit
@@ -52,7 +53,17 @@ class RequestCollector(Collector):
     def list_endpoints(self, endpoint_ids: Iterable[str]) -> None:
         """Say which endpoints routes.yaml lists: they have series of their own, whatever clients invent."""
         self._listed = frozenset({"", *endpoint_ids})  # "" of requests that nobody served
-        self._num_invented = sum(name not in self._listed for name in self._endpoints)
+        unlisted = [name for name in self._endpoints if name not in self._listed]
+        if len(unlisted) > MAX_ENDPOINTS:  # many were listed once; then there is room again for others
+            self._forget(frozenset(unlisted[:-NUM_KEPT]))
+            unlisted = unlisted[-NUM_KEPT:]
+        self._num_invented = len(unlisted)
+
+    def _forget(self, names: Collection[str]) -> None:
+        """Drop the series of the endpoints that came first: a server that lives long has many of them."""
+        self._endpoints = {name: counts for name, counts in self._endpoints.items() if name not in names}
+        kept = {ending: count for ending, count in self._requests.items() if ending[2] not in names}
+        self._requests = Counter(kept)
 
     def count(self, record: RequestRecord) -> None:
         """Count one finished request and its attempts."""

@@ -153,6 +153,23 @@ def test_invented_models_take_no_series_from_those_that_are_listed() -> None:
     assert {"near/m", "any/new"} <= counted
 
 
+def test_reloads_that_change_every_name_add_series_up_to_a_bound() -> None:
+    metrics = Metrics()
+    for version in range(60):
+        names = [f"e{version}-{number}" for number in range(50)]
+        metrics.list_endpoints(names)
+        for name in names:
+            attempt = AttemptRecord(name, name, "Far", 0.0, False, 0.1, usage=Usage(1, 1))
+            metrics.observe(_record(served_model=name, served_endpoint=name, attempts=(attempt,)))
+    for family in ("ionrouter_requests_total", "ionrouter_attempts_total"):
+        told = {dict(labels)["endpoint"] for name, labels in _samples(metrics) if name == family}
+        assert len(told) <= MAX_ENDPOINTS + 50
+        assert {"e59-0", "e50-0"} <= told
+        assert "e0-0" not in told
+    metrics.record(AttemptRecord("any/new", "new", "Any", 0.0, False, 0.1))
+    assert 'endpoint="any/new"' in metrics.render().decode()  # what is gone holds no place for ever
+
+
 async def test_a_scrape_of_many_endpoints_holds_up_nobody(tmp_path: Path) -> None:
     async with edge_server(tmp_path) as server:
         server.edge.metrics.list_endpoints(f"e{number}" for number in range(1000))
