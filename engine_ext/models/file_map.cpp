@@ -31,7 +31,9 @@ struct Descriptor {
 }  // namespace
 
 FileMap::FileMap(const std::string& path) : path_(path) {
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // A FIFO without a writer would be waited for, and a socket cannot be opened at all.
+  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0 && errno == ENXIO) throw WeightError(quoted_path(path) + " is not a regular file");
   if (file.fd < 0) fail(path, "open");
   struct stat info{};
   if (fstat(file.fd, &info) != 0) fail(path, "stat");

@@ -17,6 +17,7 @@ from ionrouter.engine import weights
 from ionrouter.engine.device import Device, DeviceKind, choose_device, cublas_lt_path
 from ionrouter.engine.kv_memory import TooLittleMemory
 from ionrouter.engine.random_model import matrix_bytes
+from ionrouter.engine.regular_file import read_text
 from ionrouter.engine.shards import shards_of
 from ionrouter.engine.sources import RandomModel, parse_source
 from ionrouter.errors import ConfigError
@@ -194,12 +195,10 @@ def _folder_model(path: Path, settings: EngineSettings, device: Device) -> Any:
     source = parse_source(settings.weights)
     shards = [] if isinstance(source, RandomModel) else [str(shard) for shard in shards_of(path)]
     config_path = path / "config.json"
-    if not config_path.exists():
-        raise ConfigError("the folder has no config.json")
     try:
-        config_json = config_path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"config.json: not UTF-8: {error}") from error
+        config_json = read_text(config_path)
+    except FileNotFoundError:
+        raise ConfigError("the folder has no config.json") from None
     if isinstance(source, RandomModel):
         return _random(source, config_json, settings, device)
     if device.kind == "cuda":

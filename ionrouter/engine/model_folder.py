@@ -6,19 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ionrouter.engine.regular_file import read_text
 from ionrouter.errors import ConfigError
 
 
 def read_file(path: Path, *, required: bool = False) -> dict[str, Any]:
     """Parse one file of a folder, {} if it is not there; raises ConfigError naming it."""
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = json.loads(read_text(path))
     except FileNotFoundError:
         if required:
-            raise ConfigError(f"{path}: missing; the folder needs a fast tokenizer") from None
+            raise ConfigError(f"{path.name}: missing; the folder needs a fast tokenizer") from None
         return {}
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from error
+        raise ConfigError(f"{path.name}: not JSON: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path.name}: not JSON that can be read: nested too deep") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected an object")
+        raise ConfigError(f"{path.name}: expected an object")
     return value

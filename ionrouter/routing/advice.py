@@ -161,6 +161,8 @@ def _missing_weights(catalog: Catalog) -> Iterator[Problem]:
             path = weights_path(weights, catalog.folder)
             if not os.path.exists(path):
                 yield _warn(catalog, (*loc, "weights"), f"no file {path}")
+            elif not (os.path.isfile(path) or os.path.isdir(path)):
+                yield _warn(catalog, (*loc, "weights"), f"neither a file nor a folder: {path}")
 
 
 def _unused_providers(catalog: Catalog) -> Iterator[Problem]:

@@ -143,6 +143,46 @@ def end_beyond_all_generated(folder: Path) -> Path:
     return path
 
 
+def fifo_gguf(folder: Path) -> Path:
+    os.mkfifo(path := folder / "fifo_gguf.gguf")
+    return path
+
+
+def fifo_shard(folder: Path) -> Path:
+    return _as_fifo(write_tiny_folder(folder / "fifo_shard"), "model.safetensors")
+
+
+def fifo_config(folder: Path) -> Path:
+    return _as_fifo(write_tiny_folder(folder / "fifo_config"), "config.json")
+
+
+def fifo_tokenizer(folder: Path) -> Path:
+    return _as_fifo(write_tiny_folder(folder / "fifo_tokenizer"), "tokenizer.json")
+
+
+def fifo_template(folder: Path) -> Path:
+    return _as_fifo(write_tiny_folder(folder / "fifo_template"), "chat_template.jinja")
+
+
+def device_index(folder: Path) -> Path:
+    path = write_tiny_folder(folder / "device_index")
+    (path / "model.safetensors.index.json").symlink_to("/dev/zero")
+    return path
+
+
+def folder_generation_config(folder: Path) -> Path:
+    path = write_tiny_folder(folder / "folder_generation_config")
+    (path / "generation_config.json").mkdir()
+    return path
+
+
+def _as_fifo(folder: Path, name: str) -> Path:
+    """Nobody will ever write into it."""
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    return folder
+
+
 def little_memory(folder: Path) -> Path:
     return write_tiny_model(folder / "little_memory.gguf")
 
@@ -179,10 +219,20 @@ BROKEN = {
     config_not_json: ["config_not_json", "config.json: JSON at byte "],
     no_config: ["no_config", "no config.json"],
     tokenizer_without_vocabulary: ["tokenizer_without_vocabulary", "tokenizer.json: malformed", "vocab"],
-    id_beyond_all: ["id_beyond_all/tokenizer.json: the id of '<far>' is 1000000000, outside [0, 16777216)"],
-    id_below_all: ["id_below_all/tokenizer.json: the id of 'he' is -1, outside [0, 16777216)"],
+    id_beyond_all: [
+        "id_beyond_all",
+        "tokenizer.json: the id of '<far>' is 1000000000, outside [0, 16777216)",
+    ],
+    id_below_all: ["id_below_all", "tokenizer.json: the id of 'he' is -1, outside [0, 16777216)"],
     end_beyond_all: ["end_beyond_all.gguf", "tokenizer.ggml.eos_token_id: 2147483648 is no token id"],
     end_beyond_all_generated: ["generation_config.json: eos_token_id: -7 is no token id"],
+    fifo_gguf: ["fifo_gguf.gguf", "this is a FIFO; expected a file or a folder"],
+    fifo_shard: ["fifo_shard", "model.safetensors' is not a regular file"],
+    fifo_config: ["fifo_config", "config.json: this is a FIFO; expected a file"],
+    fifo_tokenizer: ["fifo_tokenizer", "tokenizer.json: this is a FIFO"],
+    fifo_template: ["fifo_template", "chat_template.jinja: this is a FIFO"],
+    device_index: ["device_index", "model.safetensors.index.json: this is a device"],
+    folder_generation_config: ["folder_generation_config", "generation_config.json: this is a folder"],
     little_memory: [
         "little_memory.gguf",
         "too little memory for the KV cache: ",

@@ -1,5 +1,6 @@
 """Warnings: the file works, but less well than its author may think."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,13 @@ def test_weights_that_are_not_there_are_told_by_their_whole_path(tmp_path: Path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "m.gguf").write_bytes(b"GGUF")
     assert catalog(text, KEY, tmp_path).warnings == ()
+
+
+def test_weights_that_are_neither_file_nor_folder_are_told(tmp_path: Path) -> None:
+    text = BASE + "models: {m: {endpoints: [{provider: local, weights: m.gguf}]}}\n" + USED
+    os.mkfifo(tmp_path / "m.gguf")
+    shown = [str(p) for p in catalog(text, KEY, tmp_path).warnings]
+    assert shown == [f"line 6: models.m.endpoints[0].weights: neither a file nor a folder: {tmp_path}/m.gguf"]
 
 
 def test_providers_that_nothing_uses_are_told() -> None:
