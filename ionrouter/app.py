@@ -33,7 +33,7 @@ from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.providers.media import MediaFetcher
 from ionrouter.providers.openai_http import OpenAIProvider
 from ionrouter.providers.outgoing import Outgoing
-from ionrouter.redact import Redactor
+from ionrouter.redact import Redactor, without_places
 from ionrouter.reload import Reloader, digest_of, load_table
 from ionrouter.router import Router
 from ionrouter.router_state import endpoint_status, open_breakers, readings, unavailable
@@ -152,19 +152,22 @@ class Service:
         """Whether any endpoint could answer: a hosted one that is enabled, or a local one that is loaded."""
         return any(e.provider.type != "ion" or self.ion.load_of(e).ready for e in _enabled(self.router.table))
 
-    def details(self) -> Mapping[str, Any]:
-        """What GET /health tells besides the phase."""
-        table = self.router.table
+    def details(self, whole: bool) -> Mapping[str, Any]:
+        """What GET /health tells besides the phase; `whole`: with places on this machine's disk."""
+        table, path, problem = self.router.table, str(self.reloader.path), self.reloader.problem
+        if not whole:
+            problem = problem and without_places(problem, [path])
+            path = self.reloader.path.name
         return {
             "version": ionrouter.__version__,
             "uptime_s": round(time.time() - self.started_at, 1),
             "routes": {
-                "path": str(self.reloader.path),
+                "path": path,
                 "version": table.version,
                 "loaded_at": self.reloader.loaded_at,
-                "problem": self.reloader.problem,
+                "problem": problem,
             },
-            "local": [_local_state(endpoint, self.ion.load_of(endpoint)) for endpoint in _local(table)],
+            "local": [_local_state(e, self.ion.load_of(e), whole) for e in _local(table)],
             "breakers": open_breakers(self.router),
             "in_flight": len(self.edge.in_flight),
         }
@@ -208,7 +211,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     )
     take_over: Callable[[RoutingTable], None] = lambda new: service.take_over(new)  # noqa: E731 - made below
     reloader = Reloader(settings.config_path, env, lists, router, openai.list_models, take_over, digest)
-    readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda: service.details())
+    readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda whole: service.details(whole))
     edge = Edge(
         settings=settings,
         router=router,
@@ -219,7 +222,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         asks_for_keys=needs_keys,
         keys=keys,
         endpoint_status=lambda endpoint: endpoint_status(router, endpoint),
-        unavailable=lambda endpoint: unavailable(router, endpoint),
+        unavailable=lambda endpoint, whole: unavailable(router, endpoint, whole=whole),
         engine_load=router.engine_load,
         accounts=accounts,
         tracing=open_traces(settings, env, redactor, metrics),
@@ -346,8 +349,9 @@ def _local(table: RoutingTable) -> list[Endpoint]:
     return [endpoint for endpoint in _enabled(table) if endpoint.local is not None]
 
 
-def _local_state(endpoint: Endpoint, load: EngineLoad) -> Mapping[str, Any]:
-    return {"endpoint": endpoint.id, "ready": load.ready, "reason": load.reason, "device": load.device}
+def _local_state(endpoint: Endpoint, load: EngineLoad, whole: bool) -> Mapping[str, Any]:
+    reason = load.whole_reason if whole else load.reason
+    return {"endpoint": endpoint.id, "ready": load.ready, "reason": reason, "device": load.device}
 
 
 async def run(

@@ -1,5 +1,7 @@
 """Redactor: the one place where text from outside loses its secrets before anybody sees or logs it.
 
+What callers are told loses the places of files here, too (`without_places`).
+
 Knows shapes of credentials and the keys it was told of; knows nothing of HTTP, providers or logging.
 """
 
@@ -112,6 +114,19 @@ class Redactor:
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text
+
+
+# Absolute paths in messages, quoted (long ones are cut at the front) and bare; of each the last part stays.
+_QUOTED_PATH = re.compile(r"(?:\.\.\.'[^'\n]*/|'(?:file://)?/[^'\n]*/)([^'/\n]+)'")
+_BARE_PATH = re.compile(r"(?<![\w:/.@~-])(?:file://)?/(?:[^\s'\":;,()/]+/)*([^\s'\":;,()/]+)/?")
+
+
+def without_places(text: str, known: Iterable[str] = ()) -> str:
+    """Leave of paths on this machine's disk the file's name; `known` paths may hold spaces or be relative."""
+    for path in sorted(known, key=len, reverse=True):
+        if (name := path.rstrip("/").rpartition("/")[2]) != path:
+            text = text.replace(path, name)
+    return _BARE_PATH.sub(r"\1", _QUOTED_PATH.sub(r"'\1'", text))
 
 
 def _forms(secret: str) -> set[str]:

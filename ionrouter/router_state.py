@@ -32,10 +32,15 @@ def endpoint_status(router: Router, endpoint: Endpoint) -> int:
     return -2 if health.has_outage(now) else 0
 
 
-def unavailable(router: Router, endpoint: Endpoint) -> str | None:
-    """Say why the engine inside cannot answer for an endpoint now: it loads, failed to, or hangs."""
+def unavailable(router: Router, endpoint: Endpoint, *, whole: bool = False) -> str | None:
+    """Say why the engine inside cannot answer for an endpoint now: it loads, failed to, or hangs.
+
+    `whole`: with the places of files on disk, which are for the server's owner.
+    """
     load = router.engine_load(endpoint) if endpoint.disabled is None else None
-    return None if load is None or load.ready else load.reason
+    if load is None or load.ready:
+        return None
+    return load.whole_reason if whole else load.reason
 
 
 def open_breakers(router: Router) -> list[Mapping[str, Any]]:

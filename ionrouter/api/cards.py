@@ -120,7 +120,7 @@ def endpoint_card(
 ) -> EndpointCard:
     """One endpoint with its statistics; speed is for callers with a key, as at OpenRouter, uptime for all.
 
-    `unavailable` names files of the server, so it is for the same callers as speed.
+    `unavailable` tells of the server's own files, so it is for the same callers as speed.
     """
     recent = summary.last_30m
     latency = percentiles(recent.ttft_ms) if shows_speed else None

@@ -15,7 +15,7 @@ from ionrouter.api.listing import POPULAR, SPEEDS, page, select_models, sort_mod
 from ionrouter.api.offers import as_loaded, offered, with_room
 from ionrouter.api.responses import json_response
 from ionrouter.api.row_stream import Answer, paced
-from ionrouter.api.state import EDGE, KEY, Edge
+from ionrouter.api.state import EDGE, KEY, Edge, is_owner
 from ionrouter.errors import RequestError
 from ionrouter.routing.groups import group_names, group_route
 from ionrouter.routing.resolve import resolve, split_variant
@@ -107,7 +107,7 @@ async def _cards(request: web.Request, listed: Sequence[tuple[ModelRoute, Endpoi
             summaries[endpoint.counted_as],
             status=edge.endpoint_status(endpoint),
             shows_speed=not edge.asks_for_keys or KEY in request,
-            unavailable=edge.unavailable(endpoint),
+            unavailable=edge.unavailable(endpoint, is_owner(request)),
         )
         for model, endpoint in listed
     ]

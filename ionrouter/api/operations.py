@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Any
 
@@ -11,7 +12,7 @@ from ionrouter import metrics
 from ionrouter.api.inference import read_request
 from ionrouter.api.responses import json_response, plain
 from ionrouter.api.row_stream import paced
-from ionrouter.api.state import EDGE, KEY
+from ionrouter.api.state import EDGE, KEY, Edge, is_owner
 
 
 async def health(request: web.Request) -> web.Response:
@@ -19,7 +20,7 @@ async def health(request: web.Request) -> web.Response:
     edge = request.app[EDGE]
     report: dict[str, Any] = {"status": edge.readiness.status}
     if not edge.asks_for_keys or KEY in request:
-        report |= edge.readiness.details()
+        report |= edge.readiness.details(is_owner(request))
     return json_response(report, status=200 if edge.readiness.is_ready else 503)
 
 
@@ -39,8 +40,21 @@ async def prometheus(request: web.Request) -> web.Response:
 
 async def explain(request: web.Request) -> web.Response:
     """Say where this request would go and why, sending nothing: a whole chat request as the body."""
-    ask = await read_request(request, "chat")
-    return json_response({"data": plain(request.app[EDGE].router.explain(ask.wanted))})
+    ask, edge = await read_request(request, "chat"), request.app[EDGE]
+    told = plain(edge.router.explain(ask.wanted))
+    if is_owner(request):
+        _tell_whole(edge, told.get("excluded", ()))
+    return json_response({"data": told})
+
+
+def _tell_whole(edge: Edge, excluded: Iterable[dict[str, Any]]) -> None:
+    """Give what keeps the engine inside from answering with its places on disk."""
+    models = edge.router.table.models
+    for row in excluded:
+        if row["filter"] == "loading" and row["model_id"] in models:
+            for endpoint in models[row["model_id"]].endpoints:
+                if endpoint.id == row["endpoint_id"]:
+                    row["reason"] = edge.unavailable(endpoint, True) or row["reason"]
 
 
 async def reload(request: web.Request) -> web.Response:

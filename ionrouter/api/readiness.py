@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -20,7 +20,7 @@ class Readiness:
 
     phase: Phase = Phase.STARTING
     can_serve: Callable[[], bool] = lambda: True
-    details: Callable[[], Mapping[str, Any]] = field(default=dict)
+    details: Callable[[bool], Mapping[str, Any]] = lambda whole: {}  # whole: with places on disk
 
     @property
     def status(self) -> str:

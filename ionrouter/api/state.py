@@ -43,7 +43,8 @@ class Routes(Protocol):
 
 Reload = Callable[[], Awaitable[Mapping[str, Any]]]
 EndpointStatus = Callable[[Endpoint], int]  # OpenRouter's status: 0 operational, negative degraded
-Unavailable = Callable[[Endpoint], str | None]  # why the engine inside cannot answer for an endpoint now
+# Why the engine inside cannot answer for an endpoint now; True: with places on disk.
+Unavailable = Callable[[Endpoint, bool], str | None]
 LoadOf = Callable[[Endpoint], EngineLoad | None]  # of the engine inside that answers for an endpoint
 
 
@@ -60,7 +61,7 @@ class Edge:
     asks_for_keys: bool
     keys: KeyStore | None  # None: no state folder could be opened, and keys are off
     endpoint_status: EndpointStatus = lambda _endpoint: 0
-    unavailable: Unavailable = lambda _endpoint: None
+    unavailable: Unavailable = lambda _endpoint, _whole: None
     engine_load: LoadOf = lambda _endpoint: None
     accounts: Accounts | None = None  # None: nothing is kept
     tracing: Tracing | None = None
@@ -77,3 +78,9 @@ KEY = web.RequestKey("key", ApiKey)
 METADATA = web.RequestKey("metadata", dict)  # `openrouter_metadata` of an error on its way out
 TRACE = web.RequestKey("trace", RequestTrace)
 ROUTED = web.RequestKey("routed", bool)  # the router has it, and tells its end itself
+
+
+def is_owner(request: web.Request) -> bool:
+    """Whether the caller may see what is the server's owner's alone, as places on its disk."""
+    key = request.get(KEY)
+    return not request.app[EDGE].asks_for_keys or (key is not None and key.kind == "management")

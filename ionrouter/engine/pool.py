@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,9 @@ from ionrouter.engine.download import SourceUnavailable
 from ionrouter.engine.ion import LocalEngine
 from ionrouter.engine.kv_memory import Neighbours, TooLittleMemory
 from ionrouter.engine.loading import EngineSettings, planned_device, weight_bytes
+from ionrouter.engine.sources import LocalPath, parse_source
 from ionrouter.errors import ConfigError, IonrouterError
+from ionrouter.redact import without_places
 from ionrouter.schema.load import EngineLoad
 
 _log = structlog.get_logger(__name__)
@@ -35,6 +37,7 @@ class _Slot:
     def __init__(self) -> None:
         self.engine: LocalEngine | None = None
         self.reason: str | None = "loading"  # None: unloaded, and loaded again for the next request
+        self.fault: str | None = None  # of a load that failed, the reason with places on disk
         self.settled = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.num_users = 0  # leases
@@ -100,6 +103,7 @@ class EnginePool:
             return EngineLoad(
                 ready=False,
                 reason=slot.reason,
+                fault=slot.fault,
                 has_failed=slot.has_failed,
                 context_length=slot.context_length,
                 load_s=slot.load_s,
@@ -132,7 +136,8 @@ class EnginePool:
         slots = list(self._slots.values())
         for slot in slots:
             await slot.settled.wait()
-        return tuple(slot.reason for slot in slots if slot.engine is None and slot.reason is not None)
+        failed = (slot.fault or slot.reason for slot in slots if slot.engine is None)
+        return tuple(reason for reason in failed if reason is not None)
 
     async def close(self) -> None:
         """End every engine; sequences still running end with an error."""
@@ -161,13 +166,15 @@ class EnginePool:
                     continue
                 if not isinstance(error, ConfigError):
                     _log.error("engine_crashed", weights=settings.weights, exc_info=True)
-                slot.reason = f"{_FAILED}{error}"
+                slot.fault = f"{_FAILED}{error}"
+                slot.reason = without_places(slot.fault, _places(settings, self._cache))
                 _log.error("engine_load_failed", weights=settings.weights, error=str(error))
                 slot.settled.set()
                 if not self._may_pass(error):
                     return
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, 16 * self._retry_wait_s)
+        slot.fault = None
         slot.settled.set()
         slot.used_at = time.monotonic()
         slot.context_length = slot.engine.context_length
@@ -226,6 +233,16 @@ class EnginePool:
             task = asyncio.create_task(_close_when_idle(slot.engine))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
+
+
+def _places(settings: EngineSettings, cache: Path) -> Iterator[str]:
+    """Paths that messages of a load may hold."""
+    yield str(cache)
+    if settings.kv_tier_folder:
+        yield settings.kv_tier_folder
+    if isinstance(source := parse_source(settings.weights), LocalPath):
+        yield settings.weights
+        yield str(source.path.resolve())
 
 
 async def _loaded(slot: _Slot, wait_s: float) -> LocalEngine:

@@ -11,7 +11,8 @@ class EngineLoad:
     """A snapshot of one loaded (or loading) local model. Rates are tokens/s, None until measured."""
 
     ready: bool
-    reason: str | None = None  # why not ready: "loading", "failed: ..."
+    reason: str | None = None  # why not ready: "loading", "failed: ..."; names files, not where they are
+    fault: str | None = None  # the reason of a failed load with places on disk: for the server's owner
     has_failed: bool = False  # it could not be loaded, or broke down: waiting does not help
     context_length: int | None = (
         None  # prompt and answer together, once loaded: the model's, or what KV holds
@@ -28,6 +29,11 @@ class EngineLoad:
     device: str | None = None  # "cpu" or "cuda", once loaded
     # The engine's own statistics, for who wants to see more; names as in _ion.Engine.stats.
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @property
+    def whole_reason(self) -> str | None:
+        """What the server's owner is told."""
+        return self.fault or self.reason
 
 
 def context_room(stated: int | None, engines: int | None) -> int | None:

@@ -380,7 +380,7 @@ async def test_a_model_that_is_not_there_is_a_503_with_its_reason(model: Path, t
     provider.prepare([missing])
     try:
         (reason,) = await asyncio.wait_for(provider.wait_ready(), GUARD_S)
-        assert "nope.gguf" in reason and provider.load_of(missing).reason == reason
+        assert "nope.gguf" in reason and provider.load_of(missing).whole_reason == reason
         error = await refused(provider, missing, HI)
         assert (error.failure, error.status) == (FailureClass.TRANSIENT, 503)
         assert "nope.gguf" in error.message
