@@ -13,6 +13,7 @@
 namespace ion {
 namespace {
 
+constexpr double kMaxRopeFactor = 1 << 20;  // beyond it positions would hardly differ
 constexpr int32_t kMaxSize = 1 << 24;  // no dimension of a real decoder is near it; products stay in int64
 
 // One row per family. Adding a family that differs only in biases or q/k norms is a row here: those weights
@@ -48,7 +49,7 @@ const Architecture& find_architecture(std::string_view name, std::string_view Ar
                     " is not supported (supported: " + known_architectures() + ")");
 }
 
-// Named values with range checks. `find` returns nothing for an absent key and a non-scalar alike.
+// Named values with range checks. `find` returns nothing for a key that is absent or null.
 class Fields {
  public:
   using Find = std::function<std::optional<Scalar>(const std::string& key)>;
@@ -69,7 +70,8 @@ class Fields {
     return static_cast<int32_t>(*value);
   }
 
-  double real(const std::string& key, std::optional<double> fallback = {}) const {
+  double real(const std::string& key, std::optional<double> fallback = {},
+              double below = std::numeric_limits<double>::infinity()) const {
     const auto found = find_(key);
     if (!found && fallback) return *fallback;
     if (!found) missing(key);
@@ -78,6 +80,9 @@ class Fields {
     if (whole == nullptr && value == nullptr) throw WeightError(quoted(key) + " is not a number");
     const double out = whole != nullptr ? static_cast<double>(*whole) : *value;
     if (!(out > 0) || !std::isfinite(out)) throw WeightError(quoted(key) + " is not positive and finite");
+    if (out >= below) {
+      throw WeightError(quoted(key) + " is not below " + std::to_string(static_cast<int64_t>(below)));
+    }
     return out;
   }
 
@@ -91,8 +96,10 @@ class Fields {
 
   bool is_true(const std::string& key) const {
     const auto found = find_(key);
-    const auto* value = found ? std::get_if<bool>(&*found) : nullptr;
-    return value != nullptr && *value;
+    if (!found) return false;
+    const auto* value = std::get_if<bool>(&*found);
+    if (value == nullptr) throw WeightError(quoted(key) + " is not true or false");
+    return *value;
   }
 
  private:
@@ -107,9 +114,11 @@ std::optional<Scalar> gguf_scalar(const GgufFile& file, const std::string& key) 
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return {};
   return std::visit(
-      [](const auto& value) -> std::optional<Scalar> {
+      [&](const auto& value) -> std::optional<Scalar> {
         using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, GgufArray>) return {};
+        if constexpr (std::is_same_v<T, GgufArray>) {
+          throw WeightError(quoted(key) + " is a list, of one value for each layer perhaps: not supported");
+        }
         if constexpr (std::is_same_v<T, std::string_view>) return std::string(value);
         if constexpr (std::is_same_v<T, uint64_t>) {
           if (value > INT64_MAX) return static_cast<double>(value);
@@ -129,7 +138,34 @@ std::optional<Scalar> json_scalar(const JsonObject& object, const std::string& k
   if (const auto* whole = std::get_if<int64_t>(&value)) return *whole;
   if (const auto* real = std::get_if<double>(&value)) return *real;
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  return {};
+  if (found->second.is_null()) return {};
+  throw WeightError(quoted(key) + " is " + (found->second.array() != nullptr ? "a list" : "an object"));
+}
+
+// An epsilon that is 0 as a float is none, and one of 1 would drown the values.
+float rms_eps(const Fields& fields, const std::string& key) {
+  const auto eps = static_cast<float>(fields.real(key, {}, 1.0));
+  if (!(eps > 0)) throw WeightError(quoted(key) + " is 0 as a float");
+  return eps;
+}
+
+// Ids that a config.json names for the ends of texts: null or -1 is none, and there may be several. Not the
+// padding's: nothing is padded here, and files are about whose pad token the embedding has no row for.
+void check_token_ids(const JsonObject& root, int32_t vocab_size) {
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    const auto found = root.find(key);
+    if (found == root.end() || found->second.is_null()) continue;
+    const JsonArray one{found->second};
+    const JsonArray* ids = found->second.array();
+    for (const Json& id : ids == nullptr ? one : *ids) {
+      const int64_t* value = id.integer();
+      if (value == nullptr) throw WeightError(quoted(key) + " is no token id");
+      if (*value < -1 || *value >= vocab_size) {
+        throw WeightError(quoted(key) + " is " + std::to_string(*value) + ", outside the vocabulary of " +
+                          std::to_string(vocab_size));
+      }
+    }
+  }
 }
 
 void check(const ModelConfig& config) {
@@ -151,7 +187,7 @@ int32_t default_head_dim(const ModelConfig& config) {
 // Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, a ramp between.
 // Source: the reference code published with Llama 3.1 (apply_scaling).
 std::vector<double> llama3_divisors(const ModelConfig& config, const Fields& rope) {
-  const double factor = rope.real("factor"), low = rope.real("low_freq_factor"),
+  const double factor = rope.real("factor", {}, kMaxRopeFactor), low = rope.real("low_freq_factor"),
                high = rope.real("high_freq_factor");
   const double original = rope.real("original_max_position_embeddings");
   if (high <= low) throw WeightError("rope scaling: high_freq_factor is not above low_freq_factor");
@@ -164,25 +200,47 @@ std::vector<double> llama3_divisors(const ModelConfig& config, const Fields& rop
   return out;
 }
 
+void rotates_all(const Fields& fields) {
+  if (const double part = fields.real("partial_rotary_factor", 1.0); part != 1.0) {
+    throw WeightError("'partial_rotary_factor' is " + std::to_string(part) +
+                      ": rotating part of a head is not supported");
+  }
+}
+
+// nullptr: absent or null.
+const JsonObject* json_object(const JsonObject& root, const char* key) {
+  const auto found = root.find(key);
+  if (found == root.end() || found->second.is_null()) return nullptr;
+  if (found->second.object() == nullptr) throw WeightError(quoted(key) + " is not an object");
+  return found->second.object();
+}
+
+void read_json_scaling(ModelConfig& config, const JsonObject& object) {
+  for (const auto& [name, value] : object) {  // {"full_attention": {...}, "sliding_attention": {...}}
+    if (value.object() != nullptr) {
+      throw WeightError("rope of its own for " + quoted(name) + " is not supported");
+    }
+  }
+  const Fields rope([&](const std::string& name) { return json_scalar(object, name); });
+  rotates_all(rope);
+  config.rope_theta = rope.real("rope_theta", config.rope_theta);
+  const std::string type = rope.text("rope_type", rope.text("type", "default"));
+  if (type == "llama3") {
+    config.rope_divisors = llama3_divisors(config, rope);
+  } else if (type == "linear") {
+    config.rope_divisors.assign(config.head_dim / 2, rope.real("factor", {}, kMaxRopeFactor));
+  } else if (type != "default") {
+    throw WeightError("rope type " + quoted(type) + " is not supported (supported: default, linear, llama3)");
+  }
+}
+
 void read_json_rope(ModelConfig& config, const JsonObject& root, const Fields& top) {
   config.rope_theta = top.real("rope_theta", 10000.0);
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const auto found = root.find(key);
-    if (found == root.end() || found->second.object() == nullptr) continue;
-    const JsonObject& object = *found->second.object();
-    const Fields rope([&](const std::string& name) { return json_scalar(object, name); });
-    config.rope_theta = rope.real("rope_theta", config.rope_theta);
-    const std::string type = rope.text("rope_type", rope.text("type", "default"));
-    if (type == "llama3") {
-      config.rope_divisors = llama3_divisors(config, rope);
-    } else if (type == "linear") {
-      config.rope_divisors.assign(config.head_dim / 2, rope.real("factor"));
-    } else if (type != "default") {
-      throw WeightError("rope type " + quoted(type) +
-                        " is not supported (supported: default, linear, llama3)");
-    }
-    return;
-  }
+  rotates_all(top);
+  // transformers 5 writes the first and reads the second from older files; one of them counts.
+  const JsonObject* parameters = json_object(root, "rope_parameters");
+  const JsonObject* scaling = json_object(root, "rope_scaling");
+  if (const JsonObject* rope = parameters != nullptr ? parameters : scaling) read_json_scaling(config, *rope);
 }
 
 void read_gguf_rope(ModelConfig& config, const std::string& prefix, const Fields& fields) {
@@ -195,7 +253,8 @@ void read_gguf_rope(ModelConfig& config, const std::string& prefix, const Fields
   }
   const std::string type = fields.text(prefix + "rope.scaling.type", "none");
   if (type == "linear") {
-    config.rope_divisors.assign(config.head_dim / 2, fields.real(prefix + "rope.scaling.factor"));
+    config.rope_divisors.assign(config.head_dim / 2,
+                                fields.real(prefix + "rope.scaling.factor", {}, kMaxRopeFactor));
   } else if (type != "none") {
     throw WeightError("rope type " + quoted(type) +
                       " is not supported (supported: none, linear, and factors in "
@@ -264,7 +323,7 @@ ModelConfig config_from_gguf(const GgufFile& file) {
   config.num_kv_heads = fields.size(prefix + "attention.head_count_kv", config.num_heads);
   config.context_length = fields.size(prefix + "context_length");
   config.vocab_size = fields.size(prefix + "vocab_size", 0);
-  config.rms_eps = static_cast<float>(fields.real(prefix + "attention.layer_norm_rms_epsilon"));
+  config.rms_eps = rms_eps(fields, prefix + "attention.layer_norm_rms_epsilon");
   config.head_dim = fields.has(prefix + "attention.key_length") ? fields.size(prefix + "attention.key_length")
                                                                 : default_head_dim(config);
   if (fields.size(prefix + "attention.value_length", config.head_dim) != config.head_dim) {
@@ -282,7 +341,8 @@ ModelConfig config_from_json(const Json& json) {
   const Fields fields([&](const std::string& key) { return json_scalar(root, key); });
   ModelConfig config;
   config.architecture = find_architecture(fields.text("model_type", ""), &Architecture::json_name).gguf_name;
-  if (root.contains("quantization_config")) throw WeightError("quantised safetensors are not supported");
+  if (json_object(root, "quantization_config") != nullptr)
+    throw WeightError("quantised safetensors are not supported");
   if (const std::string act = fields.text("hidden_act", "silu"); act != "silu") {
     throw WeightError("hidden_act " + quoted(act) + " is not supported (supported: silu)");
   }
@@ -293,11 +353,13 @@ ModelConfig config_from_json(const Json& json) {
   config.num_kv_heads = fields.size("num_key_value_heads", config.num_heads);
   config.context_length = fields.size("max_position_embeddings");
   config.vocab_size = fields.size("vocab_size");
-  config.rms_eps = static_cast<float>(fields.real("rms_norm_eps"));
+  config.rms_eps = rms_eps(fields, "rms_norm_eps");
   config.head_dim = fields.has("head_dim") ? fields.size("head_dim") : default_head_dim(config);
   config.is_head_tied = fields.is_true("tie_word_embeddings");
+  config.has_own_head = fields.has("tie_word_embeddings") && !config.is_head_tied;
   read_json_windows(config, root, fields);
   read_json_rope(config, root, fields);
+  check_token_ids(root, config.vocab_size);
   check(config);
   return config;
 }

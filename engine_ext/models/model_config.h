@@ -26,6 +26,7 @@ struct ModelConfig {
   std::vector<double> rope_divisors;
   bool is_qk_interleaved = false;  // the file's Q/K rows pair (2i, 2i+1); ours pair (i, i + head_dim/2)
   bool is_head_tied = false;       // safetensors say so; a GGUF says it by leaving output.weight out
+  bool has_own_head = false;       // safetensors say that too; neither is said: as the tensors have it
   // Window of each layer: position p sees (p - window, p], 0 sees all. [num_layers], or empty for zeros.
   std::vector<int32_t> windows;
 

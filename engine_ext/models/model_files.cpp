@@ -45,6 +45,9 @@ ModelFiles ModelFiles::open_safetensors(std::span<const std::string> paths, cons
     if (!name.empty()) out.tensors.emplace(name, &tensor);
   }
   out.config = read_config(config_json);
+  if (out.config.has_own_head && !out.tensors.contains("output.weight")) {
+    throw WeightError("tensor 'lm_head.weight' is missing, and config.json: 'tie_word_embeddings' is false");
+  }
   return out;
 }
 

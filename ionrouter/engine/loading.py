@@ -253,6 +253,9 @@ def _numerics_on_cuda(model: Any, settings: EngineSettings) -> str:
 def _loaded(
     model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
 ) -> LoadedModel:
+    from ionrouter.engine.tokenizer import require_declared
+
+    require_declared(tokenizer, int(model.config["vocab_size"]))
     template = _read("chat template", lambda: _template_of(tokenizer))
     is_cuda = device.kind == "cuda"
     numerics = _numerics_on_cuda(model, settings) if is_cuda else settings.numerics

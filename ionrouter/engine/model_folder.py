@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +26,11 @@ def read_file(path: Path, *, required: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path.name}: expected an object")
     return value
+
+
+def typed(values: Mapping[str, Any], key: str, kind: type, words: str, file: str = "") -> Any:
+    """Look a value up, None if it is absent or null; raises ConfigError naming its key if it is none."""
+    value = values.get(key)
+    if value is None or isinstance(value, kind):
+        return value
+    raise ConfigError(f"{file}: {key}: not {words}" if file else f"{key}: not {words}")

@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import byte_bpe, sentencepiece, tokenizer_json
-from ionrouter.engine.model_folder import read_file
+from ionrouter.engine.model_folder import read_file, typed
 from ionrouter.engine.special_tokens import SpecialNames, SpecialToken
 from ionrouter.engine.tool_format import READABLE_TOKENS
 from ionrouter.errors import ConfigError
@@ -26,6 +26,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5  # 6: the pi
 
 _NO_ID = (1 << 32) - 1  # llama.cpp's -1, written as it writes ids
 
+_CONFIG = "tokenizer_config.json"
 _GENERATION = "generation_config.json: eos_token_id"
 
 # Control tokens that end an answer whatever they are declared as: many GGUF files name only one of them.
@@ -43,6 +44,7 @@ class Tokenizer:
     adds_bos: bool  # plain prompts start with BOS
     stop_ids: tuple[int, ...]  # EOS, end of turn, what generation_config.json lists
     chat_template: str | None
+    declared_ids: tuple[tuple[str, int], ...]  # what the files call an id, and the id: see require_declared
     _fast: FastTokenizer = field(repr=False)  # knows no special tokens
     _texts: tuple[str, ...] = field(repr=False)  # vocabulary text of each id, "" for holes
     _raw_ids: frozenset[int] = field(repr=False)  # ids whose text is what it says, spelled in no alphabet
@@ -140,7 +142,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
             f"tokenizer.ggml.model: only byte-level BPE ('gpt2') and SentencePiece ('llama'), not {kind!r}"
         )
     texts = _required(metadata, "tokenizer.ggml.tokens")
-    types = _per_token(metadata, "tokenizer.ggml.token_type", texts) or [_NORMAL] * len(texts)
+    types = _per_token(metadata, "tokenizer.ggml.token_type", texts, (int,)) or [_NORMAL] * len(texts)
     # Control tokens stay out of the vocabulary that text is merged into: no text can produce them.
     hidden = {i for i, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN, _UNUSED)}
     raw = {i for i, kind in enumerate(types) if kind == _USER_DEFINED}
@@ -149,8 +151,8 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     unused = {i for i in hidden if types[i] == _UNUSED}
     specials = tuple(SpecialToken(i, texts[i]) for i in sorted(hidden - unused) if texts[i])
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    named_ids = (f"tokenizer.ggml.{key}" for key in ("bos_token_id", *keys))
-    bos, *declared = (_id(metadata.get(key), key) for key in named_ids)
+    named_ids = [f"tokenizer.ggml.{key}" for key in ("bos_token_id", *keys)]
+    bos, *declared = ids = [_id(metadata.get(key), key) for key in named_ids]
     if kind == "llama":  # what its files mean by leaving them out
         bos, declared[0] = (1 if bos is None else bos), (2 if declared[0] is None else declared[0])
     named = [special.id for special in specials if special.text in _ENDS]
@@ -161,7 +163,8 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         eos_id=declared[0],
         adds_bos=_gguf_adds_bos(metadata),
         stop_ids=_ids([*declared, *named]),
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=typed(metadata, "tokenizer.chat_template", str, "text"),
+        declared_ids=_declared(zip(named_ids, ids, strict=True)),
         _texts=tuple("" if i in unused else text for i, text in enumerate(texts)),
         _raw_ids=frozenset(raw | hidden),
         **read(metadata, texts, types, hidden),
@@ -183,10 +186,11 @@ def _gguf_byte_level(
 def _gguf_pieces(
     metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int], hidden: set[int]
 ) -> dict[str, Any]:
-    scores = _per_token(metadata, "tokenizer.ggml.scores", texts)
+    scores = _per_token(metadata, "tokenizer.ggml.scores", texts, (int, float))
     if scores is None:
         raise ConfigError("tokenizer.ggml.scores: missing from the file")
-    adds_space = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    declared = typed(metadata, "tokenizer.ggml.add_space_prefix", bool, "true or false")
+    adds_space = True if declared is None else bool(declared)
     encoders = sentencepiece.build(
         {text: i for i, text in enumerate(texts) if i not in hidden},
         {text: score for text, kind, score in zip(texts, types, scores, strict=True) if kind == _NORMAL},
@@ -202,7 +206,7 @@ def _gguf_pieces(
 
 
 def _gguf_adds_bos(metadata: Mapping[str, Any]) -> bool:
-    declared = metadata.get("tokenizer.ggml.add_bos_token")
+    declared = typed(metadata, "tokenizer.ggml.add_bos_token", bool, "true or false")
     if declared is not None:
         return bool(declared)
     # Files that do not say so leave it to the kind: SentencePiece, Llama 3 and Mistral's begin with one.
@@ -213,7 +217,7 @@ def _gguf_adds_bos(metadata: Mapping[str, Any]) -> bool:
 def from_folder(folder: Path) -> Tokenizer:
     """Build from a Hugging Face folder: tokenizer.json and the small files beside it."""
     data = read_file(folder / "tokenizer.json", required=True)
-    config = read_file(folder / "tokenizer_config.json")
+    config = read_file(folder / _CONFIG)
     added = {int(token["id"]): token for token in data.get("added_tokens", ())}
     read = tokenizer_json.read(data, "tokenizer.json")
     specials = tuple(
@@ -221,16 +225,18 @@ def from_folder(folder: Path) -> Tokenizer:
         for i, token in sorted(added.items())
         if token.get("special")
     )
-    eos_id = _id_of(config.get("eos_token"), read.texts)
-    bos_id = _id_of(config.get("bos_token"), read.texts)
+    eos_id = _id_of("eos_token", config, read.texts)
+    bos_id = _id_of("bos_token", config, read.texts)
+    ends = [_id(each, _GENERATION) for each in tokenizer_json.generation_eos(folder)]
     return Tokenizer(
         num_tokens=len(read.texts),
         specials=specials,
         bos_id=bos_id,
         eos_id=eos_id,
-        adds_bos=_adds_bos(data, config, bos_id),
-        stop_ids=_ids([eos_id, *(_id(each, _GENERATION) for each in tokenizer_json.generation_eos(folder))]),
+        adds_bos=_adds_bos(data, config, None if bos_id is None else read.texts[bos_id]),
+        stop_ids=_ids([eos_id, *ends]),
         chat_template=tokenizer_json.chat_template(folder, config),
+        declared_ids=_declared((_GENERATION, each) for each in ends),
         _fast=read.encoders.prefixed,
         _texts=read.texts,
         _raw_ids=frozenset(added),
@@ -245,11 +251,17 @@ def _required(metadata: Mapping[str, Any], key: str) -> Sequence[str]:
     value = metadata.get(key)
     if not value:
         raise ConfigError(f"{key}: missing from the file")
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise ConfigError(f"{key}: not a list of texts")
     return list(value)
 
 
-def _per_token(metadata: Mapping[str, Any], key: str, texts: Sequence[str]) -> Sequence[Any] | None:
+def _per_token(
+    metadata: Mapping[str, Any], key: str, texts: Sequence[str], kinds: tuple[type, ...]
+) -> Sequence[Any] | None:
     values = metadata.get(key)
+    if values is not None and not (isinstance(values, list) and all(isinstance(v, kinds) for v in values)):
+        raise ConfigError(f"{key}: not a list of numbers")
     if values and len(values) != len(texts):
         raise ConfigError(f"{key}: {len(values)} entries for {len(texts)} tokens")
     return list(values) if values else None
@@ -267,16 +279,35 @@ def _ids(values: Iterable[int | None]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(value for value in values if value is not None))
 
 
-def _id_of(token: Any, texts: Sequence[str]) -> int | None:
+def _declared(named: Iterable[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
+    return tuple((key, value) for key, value in named if value is not None)
+
+
+def require_declared(tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Raise ConfigError for an id that the files name and the model's vocabulary does not have."""
+    for key, value in tokenizer.declared_ids:
+        if value >= vocab_size:
+            raise ConfigError(f"{key}: {value} is outside the vocabulary of {vocab_size}")
+
+
+def _id_of(key: str, config: Mapping[str, Any], texts: Sequence[str]) -> int | None:
     """tokenizer_config.json writes a token as a string or as an object with `content`."""
+    token = config.get(key)
     text = token.get("content") if isinstance(token, dict) else token
-    return texts.index(text) if text in texts else None
+    if token is None or text == "":
+        return None
+    if not isinstance(text, str):
+        raise ConfigError(f"{_CONFIG}: {key}: neither text nor an object with `content`")
+    if text not in texts:
+        raise ConfigError(f"{_CONFIG}: {key}: tokenizer.json has no token {text!r}")
+    return texts.index(text)
 
 
-def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any], bos_id: int | None) -> bool:
+def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any], bos: str | None) -> bool:
     """Say whether plain prompts get BOS: by the config, else by what the post-processor would add."""
-    if bos_id is None:
+    declared = typed(config, "add_bos_token", bool, "true or false", _CONFIG)
+    if bos is None:
         return False
-    if config.get("add_bos_token") is not None:
-        return bool(config["add_bos_token"])
-    return str(config.get("bos_token") or "\0") in json.dumps(data.get("post_processor"), ensure_ascii=False)
+    if declared is not None:
+        return bool(declared)
+    return bos in json.dumps(data.get("post_processor"), ensure_ascii=False)

@@ -188,5 +188,16 @@ def chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
         pass
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
+        template = _named(template).get("default")
+    if template is None or isinstance(template, str):
+        return template
+    raise ConfigError("tokenizer_config.json: chat_template: neither text nor a list of named ones")
+
+
+def _named(templates: list[Any]) -> dict[str, Any]:
+    for entry in templates:
+        if not isinstance(entry, Mapping) or not all(
+            isinstance(entry.get(k), str) for k in ("name", "template")
+        ):
+            raise ConfigError("tokenizer_config.json: chat_template: an entry without `name` and `template`")
+    return {entry["name"]: entry["template"] for entry in templates}
