@@ -9,11 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-# Keyword -> how its value holds subschemas. What is not here holds none.
-UNIONS = ("anyOf", "oneOf")
-LISTS = (*UNIONS, "allOf", "prefixItems")
-MAPS = ("properties", "patternProperties", "$defs", "definitions")
-SINGLES = ("items", "additionalProperties")
+from ionrouter.engine.plain_schema import LISTS, MAPS, SINGLES, UNIONS, without_idle_bounds
 
 _SAME_VALUE = (*UNIONS, "allOf")  # their members speak of the value that the schema itself speaks of
 _SPEAKS = ("additionalProperties", "unevaluatedProperties")  # of properties that it does not name
@@ -50,6 +46,7 @@ class _Closing:
         if is_alone and (names := self._names_to_close(schema)) is not None:
             out["properties"] = dict.fromkeys(names, True) | out.get("properties", {})
             out["additionalProperties"] = False
+            without_idle_bounds(out)
         return out
 
     def _value(self, key: str, value: Any, *, are_alone: bool) -> Any:

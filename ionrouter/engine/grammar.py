@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ionrouter.engine.closed_schema import LISTS, MAPS, SINGLES, closed
+from ionrouter.engine.closed_schema import closed
 from ionrouter.engine.deep_stack import on_deep_stack
+from ionrouter.engine.plain_schema import LISTS, MAPS, SINGLES, plain
 from ionrouter.errors import IonrouterError
 
 Result = TypeVar("Result")
@@ -29,6 +30,7 @@ MAX_GRAMMAR_CHARACTERS = 1 << 20  # all tools' schemas together
 MAX_CHOICE_CHARACTERS = 1 << 18
 MAX_REGEX_CHARACTERS = 1 << 13
 MAX_PATTERN_PROPERTIES = 128
+MAX_OPTIONAL_PROPERTIES = 2000  # of one object: half a second to start, 10 ms a mask
 _INLINE_CHARACTERS = 4096  # no deeper than anybody's stack
 _MAX_SEARCHED = 1 << 20  # characters of subschemas that are compiled to find the one at fault
 
@@ -65,7 +67,7 @@ def from_json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
     if not isinstance(schema, Mapping):
         raise GrammarRefused("expected an object: a JSON Schema")
     try:
-        _require_patterns(schema)
+        _require_bounded(schema)
         source = _schema_source(schema)
     except RecursionError as error:
         raise GrammarRefused("nested too deeply") from error
@@ -123,7 +125,7 @@ def lark_text(text: str) -> str:
 def _schema_source(schema: Mapping[str, Any]) -> str:
     from llguidance import LLMatcher
 
-    return LLMatcher.grammar_from_json_schema(json.dumps(closed(schema)), overrides=JSON_OPTIONS)
+    return LLMatcher.grammar_from_json_schema(json.dumps(closed(plain(schema))), overrides=JSON_OPTIONS)
 
 
 def _checked(source: str) -> Grammar:
@@ -152,11 +154,15 @@ def _require_size(given: Sequence[Any], most: int) -> None:
         raise GrammarRefused(f"{size} characters are more than {most}")
 
 
-def _require_patterns(schema: Mapping[str, Any]) -> None:
-    """Bound what regular expressions cost, wherever in a schema they stand."""
+def _require_bounded(schema: Mapping[str, Any]) -> None:
+    """Bound what regular expressions and objects cost, wherever in a schema they stand."""
     num_patterns, waiting = 0, [("", schema)]
     while waiting:
         path, inner = waiting.pop()
+        num_optional = len(_mapping(inner.get("properties")).keys() - _names(inner.get("required")))
+        if num_optional > MAX_OPTIONAL_PROPERTIES:
+            message = f"{num_optional} properties that are not required, more than {MAX_OPTIONAL_PROPERTIES}"
+            raise GrammarRefused(message, f"{path}.properties")
         patterns = [*_mapping(inner.get("patternProperties")), inner.get("pattern")]
         num_patterns += len(patterns) - 1
         for pattern in patterns:
@@ -175,6 +181,10 @@ def _require_patterns(schema: Mapping[str, Any]) -> None:
 def _definitions(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     for place in _ROOT:
         yield from ((f"{path}.{place}.{name}", item) for name, item in _mapping(schema.get(place)).items())
+
+
+def _names(value: Any) -> set[str]:
+    return {name for name in value if isinstance(name, str)} if isinstance(value, list | tuple) else set()
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -204,7 +214,7 @@ def _located(schema: Mapping[str, Any], fault: str) -> tuple[str, str]:
             if found is not None:
                 path, inner, fault = step, child, found
                 break
-    for keyword in inner:
+    for keyword in sorted(inner, key=lambda keyword: f'"{keyword}"' not in fault):  # what it names first
         if left > 0 and fault_in({**root, **{k: v for k, v in inner.items() if k != keyword}}) is None:
             return fault, f"{path}.{keyword}"
     return fault, path

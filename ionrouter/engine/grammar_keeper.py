@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ionrouter.engine.grammar import Grammar, GrammarRefused, with_room_for
+from ionrouter.engine.grammar import MAX_OPTIONAL_PROPERTIES, Grammar, GrammarRefused, with_room_for
 
 if TYPE_CHECKING:
     from ionrouter.engine.tokenizer import Tokenizer
@@ -21,6 +21,8 @@ _log = structlog.get_logger(__name__)
 
 CANNOT_GO_ON = "the grammar cannot go on: "  # begins the error of a sequence that its grammar ended
 _DEAD_END = "NoExtension"  # llguidance's name of it
+# Four items a property that may be left out, all in one row; the items of a step have a bound of their own.
+_MAX_ITEMS_IN_ROW = 4 * MAX_OPTIONAL_PROPERTIES + 400
 _WAIT_S = 1.0  # a closed engine is noticed at once all the same
 
 
@@ -41,7 +43,11 @@ class GrammarVocabulary:
         """
         from llguidance import LLMatcher, LLParserLimits
 
-        source, limits = grammar.source, LLParserLimits(verbose_errors=False)  # they would repeat the grammar
+        source = grammar.source
+        limits = LLParserLimits(
+            verbose_errors=False,  # they would repeat the grammar
+            max_items_in_row=_MAX_ITEMS_IN_ROW,
+        )
         matcher = with_room_for(source, lambda: LLMatcher(self._tokens, source, log_level=0, limits=limits))
         _require_sound(matcher)
         return matcher

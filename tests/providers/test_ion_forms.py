@@ -32,7 +32,8 @@ async def refused(provider: IonProvider, endpoint: Endpoint, body: dict[str, Any
 async def test_others_go_on_while_a_long_schema_is_compiled(model: Path, tmp_path: Path) -> None:
     """Four thousand properties and a fault among them: a second of compiling, of which the loop has none."""
     properties: dict[str, Any] = {f"p{i}": {"type": "string", "maxLength": 50} for i in range(4_000)}
-    body = HI | {"guided_json": {"type": "object", "properties": properties | {"z": {"not": {}}}}}
+    schema = {"type": "object", "properties": properties | {"z": {"not": {}}}, "required": [*properties]}
+    body = HI | {"guided_json": schema}
     endpoint = local_endpoint(model)
     async with provider_of(endpoint, cache=tmp_path) as provider:
         await refused(provider, endpoint, HI | {"guided_json": {"not": {}}})  # llguidance is imported now

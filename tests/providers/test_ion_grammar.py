@@ -80,9 +80,9 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ),
     (in_format({"anyOf": [{"type": "null"}, {"type": "strng"}]}), f"{AT}.anyOf[1].type", "strng"),
     (
-        in_format({"$ref": "#/$defs/n", "$defs": {"n": {"type": "string", "format": "zodiac"}}}),
+        in_format({"$ref": "#/$defs/n", "$defs": {"n": {"type": "string", "format": "idn-hostname"}}}),
         f"{AT}.$defs.n.format",
-        "zodiac",
+        "idn-hostname",
     ),
     (in_format({"type": "string", "pattern": "(?=a)b"}), f"{AT}.pattern", "look-around"),
     (in_format({"$ref": "#/$defs/gone"}), f"{AT}.$ref", "gone"),

@@ -1,0 +1,135 @@
+"""Keywords that say nothing are no reason to refuse a schema, and those that cannot be kept to are named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from ionrouter.engine.closed_schema import closed
+from ionrouter.engine.grammar import MAX_OPTIONAL_PROPERTIES, GrammarRefused, from_json_schema
+from ionrouter.engine.grammar_keeper import GrammarVocabulary
+from ionrouter.engine.plain_schema import plain
+
+TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
+ARRAY = {"type": "array", "items": TEXT}
+OBJECT = {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": ["a"]}
+VALUES: tuple[Any, ...] = (
+    "x",
+    3,
+    [],
+    ["x"],
+    ["x", "x"],
+    [1],
+    {"a": "x"},
+    {"a": "x", "b": "y"},
+    {"b": "y"},
+    {},
+)
+
+# Each beside what it stands in: neither allows a value less, nor one more.
+IDLE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(
+        (ARRAY, extra)
+        for extra in ({"uniqueItems": False}, {"uniqueItems": True, "maxItems": 1}, {"minItems": 0})
+    ),
+    *(
+        (ARRAY, extra)
+        for extra in ({"contains": WHOLE, "minContains": 0}, {"minContains": 3}, {"maxContains": 0})
+    ),
+    *(
+        (ARRAY, extra)
+        for extra in ({"unevaluatedItems": True}, {"unevaluatedItems": False}, {"additionalItems": True})
+    ),
+    ({"type": "array", "prefixItems": [TEXT]}, {"unevaluatedItems": False}),
+    *((TEXT, {"format": word}) for word in ("password", "binary", "file-path", "x-ours")),
+    (TEXT, {"minLength": 0, "default": "d", "examples": ["e"], "$comment": "c", "deprecated": True}),
+    (TEXT, {"readOnly": True, "writeOnly": False, "title": "t", "description": "d"}),
+    *(
+        (TEXT, extra)
+        for extra in ({"not": False}, {"if": {"minLength": 2}}, {"then": False}, {"else": False})
+    ),
+    (TEXT, {"if": {"minLength": 2}, "then": True, "else": {}}),
+    *((OBJECT, {"propertyNames": names}) for names in (True, {}, {"type": "string"})),
+    *((OBJECT, {key: {}}) for key in ("dependentRequired", "dependentSchemas", "dependencies")),
+    (OBJECT, {"dependentRequired": {"a": []}, "dependentSchemas": {"b": True}}),
+    *((OBJECT, extra) for extra in ({"minProperties": 0}, {"minProperties": 1}, {"maxProperties": 2})),
+    (OBJECT, {"$dynamicAnchor": "here"}),
+    (OBJECT, {"additionalProperties": False, "unevaluatedProperties": {"not": {}}, "maxProperties": 7}),
+    (OBJECT, {"unevaluatedProperties": False}),
+    (OBJECT, {"unevaluatedProperties": TEXT}),
+    ({"anyOf": [OBJECT]}, {"unevaluatedProperties": True}),
+]
+
+
+def _follows(schema: Any, value: Any) -> bool:
+    """Whether the grammar takes a value, written as the engine writes it."""
+    matcher = LLMatcher(LLTokenizer("byte"), from_json_schema(schema).source, log_level=0)
+    ids = list(json.dumps(value).encode())
+    return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+@pytest.mark.parametrize(("base", "extra"), IDLE)
+def test_what_says_nothing_or_can_be_said_otherwise_is_followed(base: Any, extra: Any) -> None:
+    checker = jsonschema.Draft202012Validator({**base, **extra})
+    equal = jsonschema.Draft202012Validator(plain({**base, **extra}))
+    shut = jsonschema.Draft202012Validator(closed(plain({**base, **extra})))
+    for value in VALUES:
+        assert equal.is_valid(value) == checker.is_valid(value), value
+        assert _follows({**base, **extra}, value) == shut.is_valid(value), value
+
+
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        ({**ARRAY, "uniqueItems": True}, ".uniqueItems"),
+        ({**ARRAY, "contains": TEXT}, ".contains"),
+        ({**ARRAY, "items": {**TEXT, "format": "regex"}}, ".items.format"),
+        ({**OBJECT, "propertyNames": {"pattern": "^a"}}, ".propertyNames"),
+        ({**OBJECT, "dependentRequired": {"a": ["b"]}}, ".dependentRequired"),
+        ({"allOf": [OBJECT], "unevaluatedProperties": False}, ".unevaluatedProperties"),
+        ({**ARRAY, "contains": WHOLE, "minContains": 0, "items": True, "not": {}}, ".not"),
+        ({"prefixItems": [TEXT], "contains": WHOLE, "unevaluatedItems": False}, ".contains"),
+        ({"properties": {"a": {"if": WHOLE, "then": {"minimum": 1}}}}, ".properties.a.if"),
+    ],
+)
+def test_what_cannot_be_kept_to_is_refused_by_its_place(schema: Any, where: str) -> None:
+    with pytest.raises(GrammarRefused) as refused:
+        from_json_schema(schema)
+    assert refused.value.path == where
+
+
+def test_words_that_are_values_or_names_are_left_alone() -> None:
+    schema = {
+        "properties": {
+            "uniqueItems": {"const": {"uniqueItems": False}},
+            "format": {"enum": [{"format": "x"}]},
+        },
+        "$defs": {"not": {"default": {"not": False}}},
+    }
+    assert plain(schema) == schema
+
+
+def _optional(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{i}": TEXT for i in range(count)}}
+
+
+def test_an_object_may_have_two_thousand_properties_that_are_not_required() -> None:
+    vocabulary = GrammarVocabulary.__new__(GrammarVocabulary)
+    vocabulary._tokens = LLTokenizer("byte")
+    matcher = vocabulary.matcher(from_json_schema(_optional(MAX_OPTIONAL_PROPERTIES)))
+    for byte in json.dumps({"p0": "x", "p999": "y", "p1999": "z"}).encode():
+        matcher.compute_bitmask()
+        assert matcher.consume_token(byte), matcher.get_error()
+    assert matcher.is_accepting()
+
+
+def test_more_are_refused_by_name() -> None:
+    with pytest.raises(
+        GrammarRefused, match="2001 properties that are not required, more than 2000"
+    ) as refused:
+        from_json_schema({"items": _optional(MAX_OPTIONAL_PROPERTIES + 1)})
+    assert refused.value.path == ".items.properties"
