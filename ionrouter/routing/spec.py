@@ -17,7 +17,9 @@ from ionrouter.routing.spec_values import (
     Created,
     EnvVariable,
     HeaderValue,
+    InputModality,
     ModelName,
+    OutputModality,
     Percent,
     Privacy,
     ProbeSeconds,
@@ -258,11 +260,11 @@ class ModelSpec(Spec):
         default=None,
         description="Prompt and completion tokens together; default: the largest of its endpoints.",
     )
-    input_modalities: list[Text] = Field(
+    input_modalities: list[InputModality] = Field(
         default=["text"], min_length=1, description="text, image, audio, file, video."
     )
-    output_modalities: list[Text] = Field(
-        default=["text"], min_length=1, description="text, image, audio, embeddings, rerank."
+    output_modalities: list[OutputModality] = Field(
+        default=["text"], min_length=1, description="text, image, audio, video, embeddings, rerank."
     )
     tokenizer: Text = Field(default="Other", description="The tokenizer's family, for people.")
     instruct_type: Text | None = Field(default=None, description="The chat template's family, for people.")

@@ -21,6 +21,8 @@ from ionrouter.routing.values import (
 
 Strategy = Literal["expected-cost", "price", "throughput", "latency", "weighted", "round-robin", "least-busy"]
 Privacy = Literal["allow", "deny"]
+InputModality = Literal["text", "image", "audio", "file", "video"]
+OutputModality = Literal["text", "image", "audio", "video", "embeddings", "rerank"]
 # OpenRouter's list of quantizations.
 Quantization = Literal[
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"

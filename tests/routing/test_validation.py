@@ -149,6 +149,15 @@ CASES = {
         "models:\n  m: {input_modalities: [], endpoints: [{provider: vllm}]}\n",
         "line 7: models.m.input_modalities: must not be empty",
     ),
+    "a modality that nobody asks for": (
+        "models:\n  m: {input_modalities: [text, imgae], endpoints: [{provider: vllm}]}\n",
+        "line 7: models.m.input_modalities[1]: must be 'text', 'image', 'audio', 'file' or 'video'",
+    ),
+    "a modality that nobody makes": (
+        "models:\n  m: {output_modalities: [embedding], endpoints: [{provider: vllm}]}\n",
+        "line 7: models.m.output_modalities[0]: must be 'text', 'image', 'audio', 'video', 'embeddings' or "
+        "'rerank'",
+    ),
 }
 
 
