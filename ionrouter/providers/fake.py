@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
+from ionrouter.routing.spec_options import FakeOptions
 from ionrouter.schema.embeddings import num_inputs
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason, ProviderEvent
 from ionrouter.schema.request import WHOLE_KINDS
@@ -136,6 +139,8 @@ class FakeClient:
 
     def _next_script(self, request: UpstreamRequest) -> Script:
         endpoint = request.endpoint
+        if request.options:  # those of the file were checked with it
+            _require_options(request.options, endpoint.provider.slug)
         options = {**endpoint.provider.options, **endpoint.options, **request.options}
         number = self._num_calls.get(endpoint.id, 0)
         self._num_calls[endpoint.id] = number + 1
@@ -148,6 +153,19 @@ class FakeClient:
         if script.fail_times is not None and number >= script.fail_times:
             return replace(script, status=None, failure=None, cut_after=None, refuse_connection=False)
         return script
+
+
+def _require_options(given: Mapping[str, Any], slug: str) -> None:
+    """Refuse a caller's own script that cannot be played."""
+    try:
+        FakeOptions.model_validate(given)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        param = ".".join(["provider.options", slug, *map(str, fault["loc"])])
+        message = f"{param}: {fault['msg'][:1].lower()}{fault['msg'][1:]}"
+        raise UpstreamError(
+            FailureClass.ENDPOINT_REQUEST, message, status=400, error_type="invalid_request", param=param
+        ) from None
 
 
 async def _played(script: Script, request: UpstreamRequest) -> AsyncIterator[ProviderEvent]:

@@ -63,7 +63,7 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
         return {**given, "documents": sent_documents(request.body)}
     if request.kind == "embeddings":
         return {name: value for name, value in request.body.items() if name in _EMBEDDING}
-    options = request.endpoint.options or request.endpoint.provider.options
+    options = {**request.endpoint.provider.options, **request.endpoint.options}
     body = with_one_length(dict(request.body), options.get("max_tokens_field"))
     allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
     if isinstance(messages := allowed.get("messages"), list):

@@ -12,7 +12,9 @@ from ionrouter.routing.endpoints import timeouts_of
 from ionrouter.routing.globs import best_match
 from ionrouter.routing.models import upstream_name
 from ionrouter.routing.spec import EndpointSpec, Offer, ProviderSpec
+from ionrouter.routing.spec_options import OPTIONS
 from ionrouter.routing.table import ProviderType
+from ionrouter.routing.validation import problems_in
 from ionrouter.routing.values import Reach, reach
 from ionrouter.routing.yaml_source import Loc
 from ionrouter.schema.chat import ChatRequest
@@ -39,13 +41,6 @@ _ION_FIELDS = (
     *("weights", "sha256", "numerics", "device", *_PRECISIONS, "kv_memory", "kv_tier", "prefix_cache"),
     *("unload", "max_running", "max_mixed_step_ratio", "threads"),
 )
-# What `options` may hold by provider type; None: anything (the script of a trial).
-_OPTIONS: dict[ProviderType, tuple[str, ...] | None] = {
-    "ion": (),
-    "litellm": ("max_tokens_field", "carrier"),
-    "openai": ("max_tokens_field",),
-    "fake": None,
-}
 _KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "proxy-authorization", "cookie"})
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _PLACEHOLDERS = frozenset({"model", "name", "author"})
@@ -157,11 +152,8 @@ def _options(catalog: Catalog) -> Iterator[Problem]:
     ]
     places += [(loc, provider.type, offer.options) for loc, offer, provider in offers(catalog)]
     for loc, kind, options in places:
-        known = _OPTIONS[kind]
-        for name in options if known is not None else ():
-            if name not in (known or ()):
-                message = f"unknown option of type {kind}; known: {', '.join(known or ['none'])}"
-                yield catalog.source.problem((*loc, "options", name), message)
+        what = f"option of type {kind}"
+        yield from problems_in(OPTIONS[kind], options, (*loc, "options"), catalog.source, what)
 
 
 def _deadlines(catalog: Catalog) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
@@ -46,6 +46,22 @@ def validate(source: Source) -> Validated:
         details = error.errors(include_url=False, include_input=False)
         problems = [_problem(detail, source) for detail in details]
     return Validated(_salvage(data, [_clean(detail["loc"]) for detail in details]), tuple(problems))
+
+
+def problems_in(model: type[BaseModel], data: Any, at: Loc, source: Source, what: str) -> Iterator[Problem]:
+    """Check what stands at `at` by a model of its own, whose fields are called `what`."""
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        seen = set()
+        for detail in error.errors(include_url=False, include_input=False):
+            inner = _clean(detail["loc"])
+            loc = _as_written((*at, *inner), source.data)
+            is_unknown = detail["type"] == "extra_forbidden"
+            message = _unknown_field(inner, model, what) if is_unknown else _message(detail, loc)
+            if loc not in seen:  # of a union each member says what it misses
+                seen.add(loc)
+                yield source.problem(loc, message)
 
 
 def _without_empty_sections(data: dict[Any, Any]) -> dict[Any, Any]:
@@ -166,12 +182,12 @@ _WORDS = {
 }
 
 
-def _unknown_field(loc: Loc) -> str:
-    known = _fields_at(CatalogSpec, loc[:-1])
+def _unknown_field(loc: Loc, model: type[BaseModel] = CatalogSpec, what: str = "field") -> str:
+    known = _fields_at(model, loc[:-1])
     near = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
     if near:
-        return f"unknown field; did you mean '{near[0]}'?"
-    return f"unknown field; known here: {', '.join(known)}"
+        return f"unknown {what}; did you mean '{near[0]}'?"
+    return f"unknown {what}; known here: {', '.join(known) or 'none'}"
 
 
 def _fields_at(model: type[BaseModel], loc: Loc) -> list[str]:

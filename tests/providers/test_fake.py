@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
-from ionrouter.providers.fake import FakeClient, script_of
+from ionrouter.providers.fake import FakeClient, Script, script_of
+from ionrouter.routing.spec_options import FakeOptions, ScriptOptions
 from ionrouter.routing.table import Provider
 from ionrouter.schema.events import Chunk, Complete, ProviderEvent
 from tests.support.routes import endpoint
@@ -79,3 +81,21 @@ async def test_a_status_means_its_failure_class(script: dict[str, Any], failure:
 def test_an_unknown_key_in_a_script_is_named() -> None:
     with pytest.raises(ValueError, match="'txet'"):
         script_of({"txet": "x"})
+
+
+def test_the_check_of_the_file_knows_every_field_of_a_script() -> None:
+    defaults = {field.name: field.default for field in fields(Script)}
+    assert set(ScriptOptions.model_fields) == set(defaults)
+    FakeOptions.model_validate({name: value for name, value in defaults.items() if name != "tool_calls"})
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [({"txet": "x"}, "txet"), ({"tokens": "x"}, "tokens"), ({"scripts": [{"a": 1}]}, "scripts.0.a")],
+)
+async def test_a_caller_who_writes_no_script_is_told_so(given: dict[str, Any], where: str) -> None:
+    request = UpstreamRequest("gen-1", "chat", endpoint("a"), {}, True, options=given)
+    with pytest.raises(UpstreamError) as refused:
+        await play(FakeClient(), request)
+    assert (refused.value.failure, refused.value.status) == (FailureClass.ENDPOINT_REQUEST, 400)
+    assert refused.value.param == f"provider.options.{request.endpoint.provider.slug}.{where}"

@@ -283,11 +283,11 @@ models:
 def test_settings_of_all_kinds_arrive() -> None:
     endpoint = offer(
         provider="script",
-        fields="model: x, weight: 3, upstream_stream: always, cooldown: 0, options: {script: [a]}, "
+        fields="model: x, weight: 3, upstream_stream: always, cooldown: 0, options: {text: a}, "
         "expected: {ttft: 0.5, throughput: 90}, max_completion_tokens: 11",
     )
     assert (endpoint.weight, endpoint.upstream_stream, endpoint.breaker.cooldown_s) == (3, "always", 0)
-    assert endpoint.options == {"script": ["a"]}
+    assert endpoint.options == {"text": "a"}
     assert (endpoint.expected.ttft_s, endpoint.expected.throughput) == (0.5, 90)
     assert endpoint.max_completion_tokens == 11
 

@@ -144,8 +144,25 @@ CASES = {
         "  p: {type: openai, base_url: 'http://h', options: {api_key: x}}\n"
         "models:\n  m: {endpoints: [{provider: local, weights: 'hf:o/r/f', options: {y: 1}}]}\n",
         [
-            "line 6: providers.p.options.api_key: unknown option of type openai; known: max_tokens_field",
-            "line 8: models.m.endpoints[0].options.y: unknown option of type ion; known: none",
+            "line 6: providers.p.options.api_key: unknown option of type openai; "
+            "known here: max_tokens_field",
+            "line 8: models.m.endpoints[0].options.y: unknown option of type ion; known here: none",
+        ],
+    ),
+    "options that would fail when a request comes": (
+        "  f: {type: fake, options: {txet: hi, tokens: many, failure: F1, scripts: [{}, {stauts: 500}]}}\n"
+        "  l: {type: litellm, litellm_provider: groq, options: {carrier: of, max_tokens_field: tokens}}\n"
+        "models:\n  m: {endpoints: [{provider: f, options: {status: 1}}, {provider: l, model: x}]}\n",
+        [
+            "line 6: providers.f.options.tokens: must be a whole number",
+            "line 6: providers.f.options.failure: must be one of transient, domain, capacity, request, "
+            "endpoint_request, content, client_left, stopped, lost_race",
+            "line 6: providers.f.options.scripts[1].stauts: unknown option of type fake; "
+            "did you mean 'status'?",
+            "line 6: providers.f.options.txet: unknown option of type fake; did you mean 'text'?",
+            "line 7: providers.l.options.max_tokens_field: must be 'max_tokens' or 'max_completion_tokens'",
+            "line 7: providers.l.options.carrier: must be 'auto' or 'off'",
+            "line 9: models.m.endpoints[0].options.status: must be at least 100",
         ],
     ),
     "a deadline after the end": (
