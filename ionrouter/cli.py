@@ -65,7 +65,8 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--require-keys", action="store_const", const=True, help="ask for keys on loopback too"
     )
-    command("check", run_check, "report every problem of routes.yaml")
+    check = command("check", run_check, "report every problem of routes.yaml")
+    check.add_argument("--schema", action="store_true", help="print its JSON Schema instead, for editors")
     explain = command("explain", run_explain, "show where a request for a model would go, and why")
     explain.add_argument("model")
     _add_url(explain)
@@ -253,8 +254,11 @@ def run_store(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """Report all problems at once; warnings alone are no failure."""
-    from ionrouter.routing import catalog
+    from ionrouter.routing import catalog, schema
 
+    if args.schema:
+        print(schema.SCHEMA_PATH.read_text("utf-8"), end="")
+        return 0
     path = _settings(args).config_path
     problems = catalog.check(path, os.environ)
     for problem in problems:

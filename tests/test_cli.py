@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ionrouter.cli import _announce, main, parser
+from ionrouter.routing.schema import schema
 from ionrouter.store.keys import KEY_PATTERN
 from tests.support.accounts import bank
 from tests.support.server import ROOT, Server, environment, running_server
@@ -90,6 +91,13 @@ def test_explain_of_an_unknown_model_is_one_line(folder: Path) -> None:
     assert_one_line(
         ionrouter(folder, "explain", "nope", "--config", "routes.yaml"), "nope is not a valid model ID"
     )
+
+
+def test_check_prints_the_schema_for_editors_of_an_installed_package(folder: Path) -> None:
+    (folder / "routes.yaml").unlink(missing_ok=True)
+    done = ionrouter(folder, "check", "--schema")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == schema()
 
 
 def test_graph_is_mermaid(folder: Path) -> None:
