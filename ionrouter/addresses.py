@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+import socket
+import unicodedata
 
+_NUMBERS = re.compile(r"[0-9a-fx.]+", re.IGNORECASE | re.ASCII)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
 
 
@@ -13,6 +17,25 @@ def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def host_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Read the address that a resolver takes a URL's host for without asking anybody; None for a name.
+
+    That is 169.254.169.254, too, for 169.254.169.254., 2852039166, 0xA9FEA9FE, 0251.0376.43518, digits and
+    dots of other scripts, and the IPv6 addresses that lead to it: mapped, 6to4 or NAT64.
+    """
+    host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").rstrip(".")
+    address = address_of(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        nat64 = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
+        return address.ipv4_mapped or address.sixtofour or nat64 or address
+    if address is None and _NUMBERS.fullmatch(host):
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    return address
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from ionrouter.addresses import address_of
+from ionrouter.addresses import host_address
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How the keys of well-known providers begin.
@@ -89,7 +89,7 @@ def reach(url: str) -> Reach:
     host = (urlsplit(url).hostname or "").rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return Reach.LOOPBACK
-    address = address_of(host)
+    address = host_address(host)
     if address is None:
         is_private = "." not in host or host.endswith((".local", ".internal", ".lan", ".home.arpa"))
         return Reach.PRIVATE if is_private else Reach.PUBLIC
@@ -110,6 +110,10 @@ def upstream_url(value: Any) -> Any:
     return value.rstrip("/")
 
 
+# Where a cloud's metadata is beside link-local addresses.
+_METADATA = frozenset({"fd00:ec2::254", "metadata.google.internal", "metadata.goog"})
+
+
 def _check_url(parts: SplitResult, text: str) -> None:
     if parts.scheme not in ("http", "https"):
         raise ValueError("must begin with http:// or https://")
@@ -120,7 +124,11 @@ def _check_url(parts: SplitResult, text: str) -> None:
     if parts.query or parts.fragment:
         raise ValueError("an address must not have a ?query or a #fragment")
     _ = parts.port  # raises ValueError when it is not a number up to 65535
-    if (address := address_of(parts.hostname)) is not None and address.is_link_local:
+    if "%" in parts.hostname and ":" not in parts.hostname:
+        raise ValueError("not an address of the form https://host[:port][/path]")
+    address = host_address(parts.hostname)
+    is_link_local = address is not None and address.is_link_local
+    if is_link_local or str(address or parts.hostname.rstrip(".")) in _METADATA:
         raise ValueError("link-local addresses (cloud metadata) are refused")
 
 

@@ -93,6 +93,14 @@ def test_headers_refuse_line_breaks_and_keys() -> None:
         ("http://gpu.internal.", Reach.PRIVATE),
         ("http://8.8.8.8", Reach.PUBLIC),
         ("https://api.example.com", Reach.PUBLIC),
+        ("http://134744072", Reach.PUBLIC),  # 8.8.8.8, and no container's name
+        ("http://0x8080808.", Reach.PUBLIC),
+        ("http://[::ffff:8.8.8.8]", Reach.PUBLIC),
+        ("http://127.1:8000", Reach.LOOPBACK),
+        ("http://2130706433", Reach.LOOPBACK),
+        ("http://[::ffff:127.0.0.1]", Reach.LOOPBACK),
+        ("http://0xa000001", Reach.PRIVATE),  # 10.0.0.1
+        ("http://deadbeef", Reach.PRIVATE),  # a name
     ],
 )
 def test_reach_is_told_from_the_name_alone(url: str, expected: Reach) -> None:
@@ -112,6 +120,23 @@ def test_reach_is_told_from_the_name_alone(url: str, expected: Reach) -> None:
         ("https://exa mple.com", "of the form"),
         ("http://169.254.169.254/latest", "link-local"),
         ("http://[fe80::1]/", "link-local"),
+        ("http://[fe80::1%25eth0]/", "link-local"),
+        *(
+            (f"http://{host}:80/v1", "link-local")
+            for host in (
+                *(
+                    "169.254.169.254.",
+                    "2852039166",
+                    "0xA9FEA9FE",
+                    "0xa9.0xfe.0xa9.0xfe",
+                    "0251.0376.0251.0376",
+                ),
+                *("169.254.43518", "169.16689662", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]"),
+                *("[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "\uff11\uff16\uff19.254.169.254"),
+                *("169\u3002254\u3002169\u3002254", "[fd00:ec2::254]", "metadata.google.internal."),
+            )
+        ),
+        ("http://%31%36%39.254.169.254", "of the form"),
     ],
 )
 def test_addresses_that_hide_something_are_refused(url: str, message: str) -> None:
