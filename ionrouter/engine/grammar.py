@@ -31,6 +31,7 @@ MAX_CHOICE_CHARACTERS = 1 << 18
 MAX_REGEX_CHARACTERS = 1 << 13
 MAX_PATTERN_PROPERTIES = 128
 MAX_OPTIONAL_PROPERTIES = 2000  # of one object: half a second to start, 10 ms a mask
+MAX_OPTIONAL_BESIDE_MINIMUM = 64  # where `minProperties` asks for some of them: it grows with the square
 _INLINE_CHARACTERS = 4096  # no deeper than anybody's stack
 _MAX_SEARCHED = 1 << 20  # characters of subschemas that are compiled to find the one at fault
 
@@ -159,10 +160,7 @@ def _require_bounded(schema: Mapping[str, Any]) -> None:
     num_patterns, waiting = 0, [("", schema)]
     while waiting:
         path, inner = waiting.pop()
-        num_optional = len(_mapping(inner.get("properties")).keys() - _names(inner.get("required")))
-        if num_optional > MAX_OPTIONAL_PROPERTIES:
-            message = f"{num_optional} properties that are not required, more than {MAX_OPTIONAL_PROPERTIES}"
-            raise GrammarRefused(message, f"{path}.properties")
+        _require_few_optional(inner, path)
         patterns = [*_mapping(inner.get("patternProperties")), inner.get("pattern")]
         num_patterns += len(patterns) - 1
         for pattern in patterns:
@@ -176,6 +174,18 @@ def _require_bounded(schema: Mapping[str, Any]) -> None:
             raise GrammarRefused(message, f"{path}.patternProperties")
         held = (*_children(inner, {}, path), *_definitions(inner, path))
         waiting += [(step, child) for step, child in held if isinstance(child, Mapping)]
+
+
+def _require_few_optional(schema: Mapping[str, Any], path: str) -> None:
+    required, least = _names(schema.get("required")), schema.get("minProperties")
+    num_optional = len(_mapping(schema.get("properties")).keys() - required)
+    most, where = MAX_OPTIONAL_PROPERTIES, "properties"
+    if isinstance(least, int) and least > len(required):
+        most, where = MAX_OPTIONAL_BESIDE_MINIMUM, "minProperties"
+    if num_optional > most:
+        message = f"{num_optional} properties that are not required, more than {most}"
+        beside = " beside a minimum that those required do not reach" if where == "minProperties" else ""
+        raise GrammarRefused(message + beside, f"{path}.{where}")
 
 
 def _definitions(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
