@@ -249,7 +249,7 @@ class Attempt:
             return
         self._is_settled = True
         now, errand = self._parts.clock(), self._errand
-        usage, is_estimated = spent or self._spent(failure)
+        usage, is_estimated = spent or self._spent()
         cost = cost_of(errand.endpoint.price, usage) if usage else Cost()
         if usage is not None and is_unpriced(errand.endpoint):
             self._tell_unpriced()
@@ -272,11 +272,13 @@ class Attempt:
         if self._span is not None:
             self._span.end(record)
 
-    def _spent(self, failure: UpstreamError | None) -> tuple[Usage | None, bool]:
-        """Tokens to account for; a failure that brought neither usage nor text cost nothing."""
-        if failure is not None and self._tally.usage is None and self._tally.num_characters == 0:
-            return None, False
-        return self._tally.usage_or_estimate(self._errand.request.prompt_tokens)
+    def _spent(self) -> tuple[Usage | None, bool]:
+        """Tokens of a failure to account for; one that brought neither usage nor text cost nothing."""
+        told = self._errand.upstream.told.usage
+        has_said = self._tally.usage is not None or self._tally.num_characters > 0
+        if not has_said and (told is None or told.total_tokens == 0):
+            return told, False
+        return self._tally.usage_or_estimate(self._errand.request.prompt_tokens, told)
 
     def _blame(self, failure: UpstreamError, now: float, cost: Cost) -> None:
         errand = self._errand

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.events import ProviderBatch, ProviderEvent, Taker
 from ionrouter.schema.request import Kind
+from ionrouter.schema.usage import Usage
 
 
 class QueueTime(Struct):
@@ -21,6 +22,15 @@ class QueueTime(Struct):
         """Of several parts of one attempt the first to begin counts: from there on it was worked on."""
         if seconds is not None and (self.seconds is None or seconds < self.seconds):
             self.seconds = seconds
+
+
+class ToldUsage(Struct):
+    """What the upstream has told of its usage so far, which it bills even if nothing comes of it.
+
+    Its client writes it, before whatever it raises.
+    """
+
+    usage: Usage | None = None
 
 
 class UpstreamRequest(Struct, frozen=True):
@@ -35,7 +45,8 @@ class UpstreamRequest(Struct, frozen=True):
     options: Mapping[str, Any] = field(default_factory=dict)  # provider.options of the matched provider
     tenant: str = ""  # local engine: cached prefixes are shared inside a tenant only (the caller's key id)
     traceparent: str | None = None  # W3C Trace Context, for upstreams that are to continue the trace
-    queue: QueueTime = field(default_factory=QueueTime)  # the one thing here that changes
+    queue: QueueTime = field(default_factory=QueueTime)  # this and the next change
+    told: ToldUsage = field(default_factory=ToldUsage)
     taker: Taker | None = None  # may be offered a batch before it is yielded; what it takes is not yielded
 
 

@@ -36,7 +36,7 @@ class ChunkReader:
         self._trailer_s = min(trailer_s, request.endpoint.timeouts.inter_token_s / 2)
         self._ends_by: float | None = None  # of the loop's clock, once only a trailer may come
         self._errors = errors
-        self._stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
+        self._stream = StreamNormaliser(request.kind, errors, count_choices(request.body), request.told)
         self._decoder, self._runs = SseDecoder(), TextRuns()
         self._taker = request.taker
         self._batch: list[ProviderEvent | TextRun] = []  # to be yielded

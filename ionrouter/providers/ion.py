@@ -242,25 +242,34 @@ async def _answer(
     completion = cached = 0
     # Several choices take turns; one alone may be read where it is said.
     taken = Taken(answers[0], request.taker) if request.taker is not None and len(jobs) == 1 else None
-    if plan.sampling.max_tokens > 0 or plan.scores_prompt:
-        async with aclosing(_events(engine, jobs, plan, taken)) as events:
-            async for i, event in events:
-                request.queue.note(event.queue_s)
-                completion += event.num_tokens
-                cached += event.cached_tokens if jobs[i][1] == 0 else 0
-                if (run := answers[i].run_of(event)) is not None:
-                    yield [run]
-                elif len(event.prompt_logprobs) > _INLINE_SCORES:
-                    yield await asyncio.to_thread(list, answers[i].continue_with(event))
-                elif chunks := list(answers[i].continue_with(event)):
-                    yield chunks
-    else:
-        end = TokenEvent(finish="length")
-        yield [chunk for answer in answers for chunk in answer.continue_with(end)]
-    completion += taken.num_tokens if taken is not None else 0
-    num_prompt = sum(len(prompt.ids) for prompt in prompts)
-    reasoning = sum(answer.num_reasoning_tokens for answer in answers)
-    yield [Chunk(usage=Usage(num_prompt, completion, cached_tokens=cached, reasoning_tokens=reasoning))]
+
+    def used() -> Usage:
+        num_prompt = sum(len(prompt.ids) for prompt in prompts)
+        reasoning = sum(answer.num_reasoning_tokens for answer in answers)
+        num_out = completion + (taken.num_tokens if taken is not None else 0)
+        return Usage(num_prompt, num_out, cached_tokens=cached, reasoning_tokens=reasoning)
+
+    try:
+        if plan.sampling.max_tokens > 0 or plan.scores_prompt:
+            async with aclosing(_events(engine, jobs, plan, taken)) as events:
+                async for i, event in events:
+                    request.queue.note(event.queue_s)
+                    completion += event.num_tokens
+                    cached += event.cached_tokens if jobs[i][1] == 0 else 0
+                    if (run := answers[i].run_of(event)) is not None:
+                        yield [run]
+                    elif len(event.prompt_logprobs) > _INLINE_SCORES:
+                        yield await asyncio.to_thread(list, answers[i].continue_with(event))
+                    elif chunks := list(answers[i].continue_with(event)):
+                        yield chunks
+        else:
+            end = TokenEvent(finish="length")
+            yield [chunk for answer in answers for chunk in answer.continue_with(end)]
+    except BaseException:
+        if (cut := used()).completion_tokens:  # nothing was said: nothing is owed
+            request.told.usage = cut
+        raise
+    yield [Chunk(usage=used())]
 
 
 def _events(

@@ -128,7 +128,7 @@ class LiteLLMProvider:
                 frame = await call.next()
                 if frame["op"] != "whole":
                     raise self._failure(frame, errors)
-                yield [complete(request.kind, frame["payload"], errors, request.body)]
+                yield [complete(request.kind, frame["payload"], errors, request.body, request.told)]
                 return
             async for batch in self._chunks(call, request, errors):
                 yield batch
@@ -152,7 +152,7 @@ class LiteLLMProvider:
         self, call: Call, request: UpstreamRequest, errors: ErrorReader
     ) -> AsyncGenerator[list[Chunk], None]:
         """Yield what came at once; raises UpstreamError after what came before the fault."""
-        stream = StreamNormaliser(request.kind, errors, count_choices(request.body))
+        stream = StreamNormaliser(request.kind, errors, count_choices(request.body), request.told)
         return in_batches(call.ready, partial(self._take_in, stream, errors))
 
     def _take_in(

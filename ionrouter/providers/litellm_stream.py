@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 from ionrouter.providers.litellm_bare import bare_chunks, call_bare
 from ionrouter.providers.litellm_client import client_class
@@ -157,17 +157,36 @@ async def _bare_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
 
 
 async def _translated_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
-    """litellm's chunks, without the finish and the usage it makes up when the upstream sent none."""
-    ends = ends_of(getattr(wrapper, "completion_stream", None))
-    async for chunk in wrapper:
-        payload = _native(chunk.model_dump(exclude_none=True))
-        if payload.get("usage") and not _has_usage(wrapper):
-            payload.pop("usage")
-        if not (_has_finish(wrapper) if ends is None else ends.any):
-            for choice in payload.get("choices", ()):
-                choice.pop("finish_reason", None)
-        yield {"op": "chunk", "payload": payload}
+    """litellm's chunks, without the finish and the usage it makes up when the upstream sent none.
+
+    And with the usage that it keeps back until the end: should that never come, it is paid all the same.
+    """
+    ends, num_seen = ends_of(getattr(wrapper, "completion_stream", None)), 0
+    try:
+        async for chunk in wrapper:
+            payload = _native(chunk.model_dump(exclude_none=True))
+            if payload.get("usage") and not _has_usage(wrapper):
+                payload.pop("usage")
+            if not (_has_finish(wrapper) if ends is None else ends.any):
+                for choice in payload.get("choices", ()):
+                    choice.pop("finish_reason", None)
+            if "usage" not in payload and (told := _usage_since(wrapper, num_seen)):
+                payload["usage"] = told
+            num_seen = len(getattr(wrapper, "chunks", ()))
+            yield {"op": "chunk", "payload": payload}
+    except Exception:
+        if told := _usage_since(wrapper, num_seen):
+            yield {"op": "chunk", "payload": {"choices": [], "usage": told}}
+        raise
     yield {"op": "end", "done": False}
+
+
+def _usage_since(wrapper: Any, num_seen: int) -> dict[str, Any] | None:
+    """The last usage of what the wrapper has read beyond so many chunks."""
+    for chunk in reversed(getattr(wrapper, "chunks", [])[num_seen:]):
+        if (told := getattr(chunk, "usage", None)) is not None:
+            return dict(told) if isinstance(told, dict) else cast(dict[str, Any], told.model_dump())
+    return None
 
 
 def _has_finish(wrapper: Any) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ionrouter.errors import UpstreamError
+from ionrouter.providers.base import ToldUsage
 from ionrouter.providers.content import read_content
 from ionrouter.providers.embeddings_body import read_embeddings
 from ionrouter.providers.error_body import find_error
@@ -19,13 +21,12 @@ from ionrouter.providers.finish import read_finish
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.indexes import read_index
 from ionrouter.providers.plain_answer import read_plain
-from ionrouter.providers.rerank_body import read_rerank
+from ionrouter.providers.rerank_body import read_rerank, read_rerank_usage
 from ionrouter.providers.tool_calls import ToolCalls, whole_calls
 from ionrouter.providers.usage_body import merge_usage, read_usage
 from ionrouter.schema import json
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 from ionrouter.schema.request import Kind
-from ionrouter.schema.usage import Usage
 
 TOO_DEEP = "the upstream's JSON is nested beyond reason"
 _GARBLED = "the upstream answered with tool calls that are none"
@@ -41,14 +42,19 @@ class _ChoiceState:
 
 
 class StreamNormaliser:
-    """One stream's memory: open tool calls, finished choices, usage (given out once, at the end)."""
+    """One stream's memory: open tool calls, finished choices, usage.
 
-    def __init__(self, kind: Kind, errors: ErrorReader, num_choices: int = 1) -> None:
+    That is given out once, at the end; `told` has it as soon as it comes.
+    """
+
+    def __init__(
+        self, kind: Kind, errors: ErrorReader, num_choices: int = 1, told: ToldUsage | None = None
+    ) -> None:
         self._kind = kind
         self._errors = errors
         self._num_choices, self._num_finished = num_choices, 0
         self._choices: dict[int, _ChoiceState] = {}
-        self._usage: Usage | None = None
+        self._told = told or ToldUsage()
         self._upstream_id: str | None = None
         self._service_tier: str | None = None
         self._model: str | None = None
@@ -68,9 +74,10 @@ class StreamNormaliser:
     def _chunk(self, payload: Any) -> Chunk | None:
         if not isinstance(payload, dict):
             raise self._errors.fault("malformed", f"an event is not an object: {str(payload)[:80]}")
+        if usage := payload.get("usage"):
+            self._told.usage = merge_usage(self._told.usage, read_usage(usage))
         if (error := find_error(payload)) is not None:
             raise self._errors.payload(error)
-        self._usage = merge_usage(self._usage, read_usage(payload.get("usage")))
         self._upstream_id = self._upstream_id or _name(payload.get("id"))
         self._service_tier = _name(payload.get("service_tier")) or self._service_tier
         self._model = self._model or _name(payload.get("model"))
@@ -90,8 +97,8 @@ class StreamNormaliser:
         if open_ones:
             finishes = tuple(ChoiceDelta(i, {}, self._missing_finish(i)) for i in sorted(open_ones))
             yield self._with_ids(Chunk(choices=finishes))
-        if self._usage is not None:
-            yield self._with_ids(Chunk(usage=self._usage))
+        if self._told.usage is not None:
+            yield self._with_ids(Chunk(usage=self._told.usage))
 
     def _missing_finish(self, index: int) -> Any:
         return "tool_calls" if self._choices[index].calls else "stop"
@@ -137,14 +144,26 @@ class StreamNormaliser:
 
 
 def complete(
-    kind: Kind, payload: Any, errors: ErrorReader, body: Mapping[str, Any] | None = None
+    kind: Kind,
+    payload: Any,
+    errors: ErrorReader,
+    body: Mapping[str, Any] | None = None,
+    told: ToldUsage | None = None,
 ) -> Complete:
-    """Normalise a whole answer to `body`; raises UpstreamError for errors in it and for an empty one."""
+    """Normalise a whole answer to `body`; raises UpstreamError for errors in it and for an empty one.
+
+    `told` gets the usage of an answer that is none.
+    """
     if kind == "chat" and (plain := read_plain(payload)) is not None:
         return plain
     try:
         return complete_any(kind, payload, errors, body)
-    except RecursionError as error:
+    except (UpstreamError, RecursionError) as error:
+        if told is not None and isinstance(payload, dict):
+            is_ranking = kind == "rerank"
+            told.usage = read_rerank_usage(payload) if is_ranking else read_usage(payload.get("usage"))
+        if isinstance(error, UpstreamError):
+            raise
         raise errors.fault("malformed", TOO_DEEP) from error
 
 

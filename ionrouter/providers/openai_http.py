@@ -119,7 +119,8 @@ class OpenAIProvider:
                 raise await self._refusal(response, errors)
             elif response.content_type == "application/json" and not _begins_events(await response.peek()):
                 # Asked to stream, answered whole: some servers ignore `stream` for some models.
-                yield list(as_chunks(complete(request.kind, await _json_body(response, errors), errors)))
+                answer = await _json_body(response, errors)
+                yield list(as_chunks(complete(request.kind, answer, errors, told=request.told)))
             elif "html" in response.content_type:
                 raise errors.fault("malformed", "the upstream answered with an HTML page")
             else:
@@ -133,7 +134,8 @@ class OpenAIProvider:
     async def _complete(self, request: UpstreamRequest, errors: ErrorReader, response: Answer) -> Complete:
         if not 200 <= response.status < 300:
             raise await self._refusal(response, errors)
-        return complete(request.kind, await _json_body(response, errors), errors, request.body)
+        answer = await _json_body(response, errors)
+        return complete(request.kind, answer, errors, request.body, request.told)
 
     async def close(self) -> None:
         """Close every connection, also those whose end is still awaited."""

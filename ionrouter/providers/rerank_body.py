@@ -44,7 +44,7 @@ def read_rerank(payload: Mapping[str, Any], body: Mapping[str, Any], errors: Err
     if len(data) < wanted:
         raise errors.fault("malformed", f"{len(data)} results where {wanted} were asked for")
     ordered = tuple(sorted(data, key=lambda row: (-row["relevance_score"], row["index"])))
-    return Complete(usage=_usage(payload), data=ordered, search_units=_search_units(payload))
+    return Complete(usage=read_rerank_usage(payload), data=ordered, search_units=_search_units(payload))
 
 
 def _row(row: Any, position: int, num_documents: int, errors: ErrorReader) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _meta(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _usage(payload: Mapping[str, Any]) -> Usage | None:
+def read_rerank_usage(payload: Mapping[str, Any]) -> Usage | None:
     """Every token of a rerank is a prompt's: OpenAI's `usage`, or Cohere's `meta.tokens`."""
     usage = read_usage(payload.get("usage"))
     if usage is None:

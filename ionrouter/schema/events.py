@@ -119,7 +119,7 @@ class AttemptRecord(Struct, frozen=True):
     usage: Usage | None = None
     cost: Cost = field(default_factory=Cost)
     max_gap_s: float | None = None  # largest gap between tokens
-    is_usage_estimated: bool = False  # the upstream reported none: characters / 4
+    is_usage_estimated: bool = False  # the upstream reported none, or not the last: characters / 4
     prompt_tokens: int = 0  # estimated at arrival, for attempts without usage
     finish_reason: FinishReason | None = None  # of the choice that ended last
     native_finish_reason: str | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ionrouter.schema.events import Choice, FinishReason, Lane, ProviderEvent, TextRun
 from ionrouter.schema.tool_calls import CalledTool
@@ -87,11 +88,20 @@ class Tally(Struct):
             call = self.calls.setdefault((choice, index), CalledTool())
             call.add(fragment.get("function") or {})
 
-    def usage_or_estimate(self, num_in: int) -> tuple[Usage, bool]:
-        """The upstream's word, even if it is 0; else four characters a token."""
+    def usage_or_estimate(self, num_in: int, told: Usage | None = None) -> tuple[Usage, bool]:
+        """The upstream's word, even if it is 0; else four characters a token, and whether that counts.
+
+        `told`: what it told on its way, which an answer that was cut has cost at least.
+        """
         if self.usage is not None:
             return self.usage, False
-        return Usage(num_in, -(-self.num_characters // CHARACTERS_PER_TOKEN)), True
+        num_out = -(-self.num_characters // CHARACTERS_PER_TOKEN)
+        if told is None:
+            return Usage(num_in, num_out), True
+        if told.prompt_tokens and told.completion_tokens >= num_out:
+            return told, False
+        prompt, completion = told.prompt_tokens or num_in, max(told.completion_tokens, num_out)
+        return replace(told, prompt_tokens=prompt, completion_tokens=completion), True
 
 
 def _length(delta: dict[str, Any]) -> int:

@@ -109,3 +109,18 @@ async def test_an_answer_is_the_same_whoever_takes_it(model: Path, name: str, ha
                 if client.num_taken > 0 or not may_be_taken:
                     break
             assert (client.num_taken > 0) == may_be_taken
+
+
+@pytest.mark.parametrize("has_lane", [True, False])
+async def test_what_was_said_before_a_client_left_is_counted(model: Path, has_lane: bool) -> None:
+    endpoint, (kind, body) = local_endpoint(model), BODIES["chat"]
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        whole = _usage(await _answered(provider, endpoint, kind, body, None))
+        client = Client(lambda _: client.num_asked < 9, has_lane=has_lane)
+        request = ion_request(endpoint, body, kind, taker=client)
+        async with aclosing(provider.batches(request)) as batches:
+            for _ in range(3):
+                client.heard += await anext(batches)
+    assert request.told.usage is not None
+    assert request.told.usage.prompt_tokens == whole.prompt_tokens
+    assert 0 < request.told.usage.completion_tokens <= whole.completion_tokens

@@ -149,3 +149,16 @@ async def test_a_certificate_nobody_trusts_is_refused(
         old, new = await both(litellm, carrying, request)
         assert told(old) == told(new)
         assert new.error is not None and not up.requests
+
+
+async def test_usage_that_was_told_before_a_cut_is_known(carrying: LiteLLMProvider, name: str) -> None:
+    with Upstream(plain_answer) as up:
+        await _bare(carrying, up, name)
+        up.enqueue(chunked([*events(name, TEXT, None), Cut()], end=False))
+        request = asking(up, name)
+        answer = await collect(carrying, request)
+        (used,) = (await collect(carrying, asking(up, name))).usages()
+    assert answer.error is not None and answer.usages() == []
+    if name == "anthropic":  # Gemini tells it with the last event
+        assert request.told.usage is not None
+        assert request.told.usage.prompt_tokens == used.prompt_tokens

@@ -12,7 +12,7 @@ from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.schema.usage import Usage
 from tests.support.endpoints import Answer, collect, make_endpoint, make_request
 from tests.support.hosted import KEY
-from tests.support.upstream import Script, Upstream, chunked, error, json_response
+from tests.support.upstream import Cut, Script, Upstream, chunked, error, json_response
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 USED = {
@@ -193,3 +193,17 @@ async def test_a_refusal_has_its_class_and_words(
     answer = await ask(litellm, error(status, body, {"retry-after": "9"}), stream=stream)
     assert answer.error is not None
     assert (answer.error.failure, answer.error.message) == (failure, message)
+
+
+async def test_usage_that_was_told_before_a_cut_is_known(litellm: LiteLLMProvider) -> None:
+    """Claude bills a stream's input from its first event on."""
+    with Upstream(chunked(BODY, end=False).then(Cut())) as up:
+        endpoint = make_endpoint(
+            up.url, type="litellm", litellm_provider="anthropic", key_variable="UP_KEY",
+            upstream_model="claude-sonnet-4-5",
+        )  # fmt: skip
+        request = make_request(endpoint, stream=True)
+        answer = await collect(litellm, request)
+    assert answer.error is not None and answer.usages() == []
+    assert request.told.usage is not None
+    assert (request.told.usage.prompt_tokens, request.told.usage.cached_tokens) == (100, 90)

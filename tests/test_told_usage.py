@@ -1,0 +1,179 @@
+"""What an upstream told of its usage is booked, also of answers that are none, or not whole."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.server import CHAT, Server, running_server
+from tests.support.upstream import (
+    DONE,
+    Cut,
+    Hang,
+    Script,
+    Upstream,
+    chat_stream,
+    chunk,
+    chunked,
+    event,
+    json_response,
+)
+
+THOUGHT = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 300,
+    "total_tokens": 1300,
+    "completion_tokens_details": {"reasoning_tokens": 300},
+}
+PAID = (1000 * 1 + 300 * 2) / 1e6  # USD at the first upstream's prices; the fallback costs nothing
+IN_ORDER = {"provider": {"order": ["a", "b"]}}
+ROLE = event(chunk({"role": "assistant"}))
+NO = {"message": "no", "code": 500}
+
+
+def used() -> bytes:
+    """A chunk that tells usage and nothing else."""
+    return event(chunk(None, usage=THOUGHT))
+
+
+def routes(a: Upstream, b: Upstream, **more: Any) -> str:
+    return f"""
+providers:
+  a: {{ type: openai, base_url: {a.base_url} }}
+  b: {{ type: openai, base_url: {b.base_url} }}
+routing: {{ explore: 0 }}
+models:
+  m:
+    {"".join(f"{name}: {json.dumps(value)}" for name, value in more.items())}
+    endpoints:
+      - {{ provider: a, model: up-a, prices: {{ prompt: 1, completion: 2 }}, breaker: {{ cooldown: 0 }} }}
+      - {{ provider: b, model: up-b, prices: {{ prompt: 0, completion: 0 }} }}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Upstream]]:
+    with (
+        Upstream() as a,
+        Upstream(lambda got: chat_stream(["b"]) if got.json().get("stream") else WORD) as b,
+        running_server(tmp_path_factory.mktemp("shared"), routes(a, b)) as server,
+    ):
+        yield server, a
+
+
+WORD = json_response({"choices": [{"index": 0, "message": {"content": "b"}, "finish_reason": "stop"}]})
+EMPTY_STREAMS = {
+    "an end without words": chunked([ROLE, used(), DONE]),
+    "usage alone": chunked([used(), DONE]),
+    "a cut behind it": chunked([used()], end=False).then(Cut()),
+    "an error behind it": chunked([used(), event({"error": NO})]),
+    "an error beside it": chunked([event({"error": NO, "usage": THOUGHT})]),
+    "a finish that is an error beside it": chunked([event(chunk({}, "error", usage=THOUGHT))]),
+    "a whole answer, empty": json_response({"choices": [], "usage": THOUGHT}),
+}
+EMPTY_ANSWERS = {
+    "no choice": {"choices": []},
+    "no word": {"choices": [{"index": 0, "message": {}}]},
+    "an error": {"error": NO},
+    "tool calls that are none": {"choices": [{"index": 0, "message": {"tool_calls": [7]}}]},
+    "an error for a finish": {"choices": [{"index": 0, "message": {}, "finish_reason": "error"}]},
+}
+
+
+def finished(server: Server, before: int) -> dict[str, Any]:
+    return server.wait_for_event("request_finished", before + 1)[before]
+
+
+@pytest.mark.parametrize("script", EMPTY_STREAMS.values(), ids=EMPTY_STREAMS)
+def test_an_empty_stream_costs_what_it_told(shared: tuple[Server, Upstream], script: Script) -> None:
+    server, a = shared
+    before = len(server.events("request_finished"))
+    a.enqueue(script)
+    assert server.chat(stream=True, **IN_ORDER)[0] == 200
+    done = finished(server, before)
+    assert (len(done["attempts"]), done["cost"]) == (2, pytest.approx(PAID))
+
+
+@pytest.mark.parametrize("answer", EMPTY_ANSWERS.values(), ids=EMPTY_ANSWERS)
+def test_an_empty_answer_costs_what_it_told(shared: tuple[Server, Upstream], answer: Any) -> None:
+    server, a = shared
+    before = len(server.events("request_finished"))
+    a.enqueue(json_response({**answer, "usage": THOUGHT}))
+    assert server.chat(**IN_ORDER)[0] == 200
+    done = finished(server, before)
+    assert (len(done["attempts"]), done["cost"]) == (2, pytest.approx(PAID))
+
+
+EARLY = event(chunk({"role": "assistant", "content": "hi"}, usage={**THOUGHT, "completion_tokens": 1}))
+TOLD_EARLY = (1000 * 1 + 1 * 2) / 1e6
+CUT_STREAMS = {
+    "told at the beginning": ([EARLY], TOLD_EARLY),
+    "and more said since": ([EARLY, event(chunk({"content": "x" * 398}))], (1000 + 100 * 2) / 1e6),
+    "told all along": ([EARLY, event(chunk({"content": "?"}, usage=THOUGHT))], PAID),
+    "told at the end": ([event(chunk({"content": "hi"})), used()], PAID),
+    "without the prompt": ([event(chunk({"content": "hi"}, usage={"completion_tokens": 300}))], None),
+}
+
+
+@pytest.mark.parametrize(("said", "cost"), CUT_STREAMS.values(), ids=CUT_STREAMS)
+@pytest.mark.parametrize("who", ["upstream", "client"])
+def test_a_cut_stream_costs_at_least_what_it_told(
+    shared: tuple[Server, Upstream], who: str, said: list[bytes], cost: float | None
+) -> None:
+    server, a = shared
+    before = len(server.events("request_finished"))
+    a.enqueue(chunked(said, end=False).then(Cut() if who == "upstream" else Hang()))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    body = json.dumps({**CHAT, **IN_ORDER, "stream": True})
+    connection.request("POST", "/api/v1/chat/completions", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    while b'"content"' not in answer.readline():
+        pass
+    if who == "client":
+        time.sleep(0.3)  # all of it is there
+        answer.close()
+        connection.close()
+    else:
+        answer.read()
+    done = finished(server, before)
+    assert done["status"] == (502 if who == "upstream" else 499)
+    if cost is None:
+        assert done["completion_tokens"] == 300 and done["prompt_tokens"] > 0
+    else:
+        assert done["cost"] == pytest.approx(cost)
+
+
+def test_a_stopped_server_books_what_was_told(tmp_path: Path) -> None:
+    with Upstream(chunked([EARLY], end=False).then(Hang())) as a, Upstream() as b:
+        with running_server(tmp_path, routes(a, b), drain_timeout_s=0) as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            body = json.dumps({**CHAT, **IN_ORDER, "stream": True})
+            connection.request("POST", "/api/v1/chat/completions", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            while b'"content"' not in answer.readline():
+                pass
+            server.signal(signal.SIGTERM)
+            answer.read()
+            server.wait()
+        (done,) = server.events("request_finished")
+    assert (done["status"], done["cost"]) == (503, pytest.approx(TOLD_EARLY))
+
+
+def test_a_hedge_that_lost_costs_what_it_told(tmp_path: Path) -> None:
+    """Its usage came before any word: held back, and known."""
+    hedge = {"hedge": {"after": 0.2, "budget": 1.0}}
+    with (
+        Upstream(chunked([used()], end=False).then(Hang())) as a,
+        Upstream(chat_stream(["b"])) as b,
+        running_server(tmp_path, routes(a, b, **hedge)) as server,
+    ):
+        assert server.chat(stream=True, **IN_ORDER)[0] == 200
+        (done,) = server.wait_for_event("request_finished")
+    assert (done["endpoint"], done["cost"]) == ("b/m", pytest.approx(PAID))
