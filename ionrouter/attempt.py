@@ -7,6 +7,7 @@ AttemptRecord, no flight in the health, no claimed trial, and a closed upstream.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
@@ -23,6 +24,7 @@ from ionrouter.errand import (
     Trace,
     client_left,
     lost_race,
+    stopped,
     tell_failed,
     tell_refused,
     tell_unpriced,
@@ -52,6 +54,7 @@ from ionrouter.upstream import Upstream
 MAX_HELD_BYTES = 64 * 1024
 CONNECT_RETRY_JITTER_S = 0.25  # a fresh connection either works at once or the next endpoint is the answer
 CONNECT_ERROR = "connect_error"  # code of a failure in which no byte was sent
+_NOBODYS = (FailureClass.CLIENT_LEFT, FailureClass.STOPPED, FailureClass.LOST_RACE)
 
 log = structlog.get_logger(__name__)
 
@@ -102,18 +105,26 @@ class Attempt:
         except Exception as error:
             failure = _fault_of_ours(error, errand)
             raise failure from error
+        except (asyncio.CancelledError, GeneratorExit) as ended:
+            self._trace.note_end(ended)
+            raise
         finally:
             self._health.end(flight)
             if not self._is_settled:
-                self._settle(failure or client_left())  # nothing else ended it
+                self._settle(failure or self._left())  # nothing else ended it
 
     def give_way(self) -> None:
         """End it in the books: a rival was faster. Who runs it must cancel it. A second call does nothing."""
         self._stop(lost_race())
 
     def leave(self) -> None:
-        """The same, because the client left; nothing if it has ended."""
-        self._stop(client_left())
+        """The same, because the client left, or this server stops; nothing if it has ended."""
+        self._stop(self._left())
+
+    def _left(self) -> UpstreamError:
+        if self._errand.role in ("shadow", "probe"):
+            return stopped("the server is shutting down")  # they have no client
+        return client_left() if self._trace.stop is None else stopped(self._trace.stop)
 
     def _stop(self, failure: UpstreamError) -> None:
         if self._flight is not None:
@@ -293,7 +304,7 @@ class Attempt:
             self._health.give_up(now, self._flight, num_out)
         if not self.is_committed:  # a commit has settled the trial already
             self._health.breaker.release(self._permit)
-        if failure.failure not in (FailureClass.CLIENT_LEFT, FailureClass.LOST_RACE):
+        if failure.failure not in _NOBODYS:
             tell_failed(errand, failure)
 
     def _tell_unpriced(self) -> None:

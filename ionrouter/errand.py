@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ionrouter.alarm import Deadlines
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.hedging import HedgeBook
-from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed, Taker
@@ -48,6 +47,12 @@ class Trace(Struct):
     usage: Usage = Usage()
     is_usage_estimated: bool = False
     strategy: str = ""  # of its plan
+    stop: str | None = None  # why this server ended the request before its time; None: it did not
+
+    def note_end(self, ended: BaseException) -> None:
+        """Note whether it was this server that ended the request from outside; else its client left."""
+        if (cause := stop_in(ended)) is not None:
+            self.stop = str(cause)
 
     def cost(self) -> Cost:
         """Add up all attempts."""
@@ -131,11 +136,14 @@ def client_left() -> UpstreamError:
     return UpstreamError(FailureClass.CLIENT_LEFT, "the client left", status=499)
 
 
-def cut_by_stop(attempt: AttemptRecord, why: str) -> AttemptRecord:
-    """The record of an attempt that nobody waits for any longer because the server stops."""
-    if attempt.failure is not FailureClass.CLIENT_LEFT:
-        return attempt
-    return replace(attempt, failure=FailureClass.STOPPED, status=503, message=why)
+def stopped(why: str) -> UpstreamError:
+    """How an attempt ends that nobody waits for any longer because this server stops."""
+    return UpstreamError(FailureClass.STOPPED, why, status=503)
+
+
+def stop_in(ended: BaseException) -> RequestError | None:
+    """The error with which this server ended what was cancelled, if it did."""
+    return next((cause for cause in ended.args if isinstance(cause, RequestError)), None)
 
 
 def tell_failed(errand: Errand, failure: UpstreamError) -> None:

@@ -52,6 +52,9 @@ async def raced(first: Departure, after_s: float, departures: Departures) -> Asy
         yield winner.begun.result()
         async for batch in winner.batches:
             yield batch
+    except (asyncio.CancelledError, GeneratorExit) as ended:
+        departures.trace.note_end(ended)
+        raise
     finally:
         await race.close()
 

@@ -28,7 +28,7 @@ from ionrouter.balancing.thoughts import Makers
 from ionrouter.balancing.verdict import client_status, nobody_left
 from ionrouter.departures import Clients
 from ionrouter.dispatch import dispatch
-from ionrouter.errand import Parts, Trace, cut_by_stop
+from ionrouter.errand import Parts, Trace, stop_in
 from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
 from ionrouter.observers import tell
 from ionrouter.prober import Prober
@@ -185,16 +185,20 @@ class Router:
             afford = None if self._books is None else partial(self._books.affords, request)
             batches = dispatch(plan, request, self._clients, settings, self._parts, trace, heard, afford)
             async with aclosing(batches) as source:  # type: ignore[type-var]
-                async for batch in source:
-                    hear(batch)
-                    if isinstance(batch[-1], Finished):
-                        if request.stream and len(batch) > 1:
-                            yield batch[:-1]  # only the last event waits
-                            batch = batch[-1:]
-                        ending.status = 200
-                        self._report(request, trace, started_at, ending)
-                        await self._kept(request)
-                    yield batch
+                try:
+                    async for batch in source:
+                        hear(batch)
+                        if isinstance(batch[-1], Finished):
+                            if request.stream and len(batch) > 1:
+                                yield batch[:-1]  # only the last event waits
+                                batch = batch[-1:]
+                            ending.status = 200
+                            self._report(request, trace, started_at, ending)
+                            await self._kept(request)
+                        yield batch
+                except (asyncio.CancelledError, GeneratorExit) as ended:
+                    trace.note_end(ended)  # before the attempts are closed, which cannot hear it
+                    raise
         except Exception as error:
             ending.status, ending.error = _status(error), str(error)
             self._report(request, trace, started_at, ending)
@@ -203,8 +207,6 @@ class Router:
         except (asyncio.CancelledError, GeneratorExit) as ended:
             if not ending.is_reported:
                 ending.status, ending.error = _why(ended)
-                if ending.status != 499:
-                    trace.attempts[:] = [cut_by_stop(each, ending.error) for each in trace.attempts]
             raise
         finally:
             self._report(request, trace, started_at, ending)
@@ -322,7 +324,7 @@ class _Heard:
 
 def _why(ended: asyncio.CancelledError | GeneratorExit) -> tuple[int, str]:
     """Tell status and words of a request that was ended from outside: of the error that ended it, if any."""
-    cause = next((cause for cause in ended.args if isinstance(cause, RequestError)), None)
+    cause = stop_in(ended)
     return (499, "the client left") if cause is None else (cause.status, str(cause))
 
 

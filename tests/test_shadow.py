@@ -101,7 +101,7 @@ async def test_a_hanging_shadow_delays_nothing_and_ends_with_the_router() -> Non
     assert watched.router.aside.num_running == 1
     await watched.router.aside.close()
     assert watched.router.aside.num_running == 0 == watched.client.num_open
-    assert [a.failure for a in watched.seen] == [FailureClass.CLIENT_LEFT]
+    assert [a.failure for a in watched.seen] == [FailureClass.STOPPED]
     assert watched.bench.num_in_flight() == 0
 
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,9 @@ from tests.support.upstream import (
     chat_json,
     chat_stream,
     chunk,
+    chunked,
     error,
+    event,
     raw,
     sse,
 )
@@ -210,6 +213,39 @@ def test_a_client_that_leaves_is_no_error(tmp_path: Path) -> None:
         assert (request.status, attempt.status) == ("unset", "unset")
         assert request.attributes["error.type"] == attempt.attributes["error.type"] == "client_left"
         assert "http.response.status_code" not in {**request.attributes, **attempt.attributes}
+
+
+WORD = chunked([event(chunk({"content": "hi"}))], end=False)
+
+
+@pytest.mark.parametrize("way", ["silent", "begun", "hedged", "unread"])
+def test_attempts_that_the_server_stops_are_stopped(tmp_path: Path, way: str) -> None:
+    """A shadow, too: no client was there to leave it."""
+    flood = event(chunk({"content": "x" * 60_000}))
+    script = {"begun": WORD.then(Hang()), "unread": chunked([flood] * 1000, end=False)}.get(way, raw(Hang()))
+    more = "    shadow: { endpoint: b/other, share: 1 }\n"
+    more += "    hedge: { after: 0.1, floor: 0.1, budget: 1 }\n" if way == "hedged" else ""
+    more += "  other: { endpoints: [ { provider: b, model: up-shadow } ] }\n"
+    data = json.dumps({**CHAT, "stream": True}).encode()
+    options: dict[str, Any] = {"routes": lambda text: text + more, "IONROUTER_DRAIN_TIMEOUT_S": "0.2"}
+    a, b = Upstream(script), Upstream(raw(Hang()))
+    with _traced(tmp_path, a, b, **options) as (server, collector):
+        with socket.create_connection((server.host, server.port)) as client:
+            head = f"POST /api/v1/chat/completions HTTP/1.1\r\nHost: {server.host}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            client.sendall(head.encode() + data)
+            num_asked = 3 if way == "hedged" else 2
+            eventually(lambda: len(a.requests) + len(b.requests) == num_asked)
+            time.sleep(0.5)  # until what is said has come, or the buffers are full
+            server.signal(signal.SIGTERM)
+            server.wait_for_event("requests_aborted")
+            while client.recv(1 << 16):
+                pass
+            assert server.wait() == 0
+        spans = _clients(collector.wait(lambda spans: len(_clients(spans)) == num_asked))
+    assert [span.attributes["error.type"] for span in spans] == ["stopped"] * num_asked
+    (finished,) = server.events("request_finished")
+    assert {failure for _, failure in finished["attempts"]} == {"stopped"}
 
 
 def test_hedges_and_shadows_say_what_they_are(tmp_path: Path) -> None:
