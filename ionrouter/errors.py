@@ -25,6 +25,7 @@ class FailureClass(enum.Enum):
     REQUEST = "request"  # F4: anyone would refuse this request
     ENDPOINT_REQUEST = "endpoint_request"  # F5: this endpoint refuses it, another may not
     CONTENT = "content"  # F6: moderation
+    OWN_LIMIT = "own_limit"  # this server has no file or connection left for it: not the endpoint's fault
     CLIENT_LEFT = "client_left"  # F7
     STOPPED = "stopped"  # cut by this server's own stop, when the time to drain was over
     LOST_RACE = "lost_race"  # cancelled: another attempt for the same request answered first; nobody's fault

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.server import CHAT, Server, running_server
+from tests.support.server import CHAT, Server, eventually, running_server
 from tests.support.sse import chunks, content, data_lines
 from tests.support.two_upstreams import serving_two
 from tests.support.upstream import (
@@ -209,3 +211,35 @@ def _refused(server: Server, more: dict[str, Any]) -> Any:
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(request, timeout=30)
     return raised.value.headers
+
+
+def test_a_full_table_of_files_is_no_fault_of_the_upstream(tmp_path: Path) -> None:
+    """The engine inside, or who has a connection already, may still answer; nobody is benched for it."""
+    with serving_two(tmp_path) as (server, a, _):
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
+        connection.connect()
+        files = Path(f"/proc/{server.process.pid}/fd")
+        _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        opened = sorted(int(file.name) for file in files.iterdir())
+        most = opened[-1] + 8  # others' connections fill the holes, and what is left
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, hard))
+        others = [socket.create_connection((server.host, server.port)) for _ in range(most - len(opened))]
+        eventually(lambda: len(list(files.iterdir())), lambda found: found >= most)
+        for _ in range(4):
+            connection.request("POST", "/api/v1/chat/completions", json.dumps(CHAT), JSON)
+            answer = connection.getresponse()
+            told = json.loads(answer.read())["error"]
+            assert (answer.status, told["metadata"]["provider_code"]) == (503, "no_file")
+            assert answer.headers["Retry-After"] == "1"
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (4096, hard))
+        for other in others:
+            other.close()
+        assert content(server.chat(stream=True)[1]) == "from a"
+        server.wait_for_event("request_finished", 5)
+        assert {name for done in server.events("request_finished")[:4] for _, name in done["attempts"]} == {
+            "own_limit"
+        }
+        assert len(a.requests) == 1
+
+
+JSON = {"Content-Type": "application/json"}

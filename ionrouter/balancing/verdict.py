@@ -47,6 +47,7 @@ def client_status(error: UpstreamError) -> int:
         FailureClass.CAPACITY: 429,
         FailureClass.ENDPOINT_REQUEST: 400,
         FailureClass.CONTENT: 403,
+        FailureClass.OWN_LIMIT: 503,
         FailureClass.CLIENT_LEFT: 499,
         FailureClass.STOPPED: 503,
         FailureClass.LOST_RACE: 499,

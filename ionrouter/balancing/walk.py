@@ -61,6 +61,7 @@ NEXT: Mapping[FailureClass, Callable[[Rest, Candidate, UpstreamError], Rest]] = 
     FailureClass.REQUEST: _nobody,
     FailureClass.ENDPOINT_REQUEST: _those_that_take_it,
     FailureClass.CONTENT: _other_models,
+    FailureClass.OWN_LIMIT: _anyone,  # the engine inside, or who has a connection already
     FailureClass.CLIENT_LEFT: _nobody,
     FailureClass.STOPPED: _nobody,
     FailureClass.LOST_RACE: _nobody,

@@ -27,6 +27,7 @@ from ionrouter.schema import json
 from ionrouter.schema.retry_after import parse_retry_after
 
 _MAX_WORDS = 4096  # what an error means is said at its beginning
+OWN_LIMIT_S = 1.0  # after which a place may have come free
 Redact = Callable[[str], str]
 
 
@@ -62,6 +63,17 @@ class ErrorReader:
             error_type=ERROR_TYPES.get(status, "provider_unavailable"),
             provider=self.provider,
             raw=None if raw is None else self.redact(raw),
+        )
+
+    def own_limit(self, code: str, message: str) -> UpstreamError:
+        """Make the error of what this server has no room for."""
+        return UpstreamError(
+            failure=FailureClass.OWN_LIMIT,
+            message=self.redact(message),
+            code=code,
+            error_type="provider_overloaded",
+            provider=self.provider,
+            retry_after_s=OWN_LIMIT_S,
         )
 
     def refused(self, code: str, message: str) -> UpstreamError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
 
 _OTHER_NAME = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _PLAIN = "WRONG_VERSION_NUMBER"  # as OpenSSL calls what is no TLS at all
+_OWN_LIMITS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class HttpFault(Exception):
@@ -32,6 +34,14 @@ class ConnectTooLong(HttpFault):
     """No connection in time; not one byte of the request was sent."""
 
 
+class NoFileLeft(HttpFault):
+    """This process may open no more files or sockets; `errno` says which limit it is."""
+
+
+class NoPlaceLeft(HttpFault):
+    """The time to connect went by in waiting for one of the connections that this process allows itself."""
+
+
 class Disconnected(HttpFault):
     """The connection ended before the first byte of an answer."""
 
@@ -51,3 +61,8 @@ def tls_reason(error: ssl.SSLError) -> str:
         return "it is made out to another name" if is_other else str(getattr(error, "verify_message", ""))
     reason = str(getattr(error, "reason", None) or "")  # only those that OpenSSL raised have one
     return "no TLS is spoken there" if reason == _PLAIN else reason.replace("_", " ").lower()
+
+
+def is_own_limit(error: BaseException) -> bool:
+    """Ask whether it is this process, or its machine, that has no file, socket or memory left."""
+    return isinstance(error, OSError) and error.errno in _OWN_LIMITS

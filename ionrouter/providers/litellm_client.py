@@ -19,7 +19,15 @@ from typing import Any
 import httpx
 
 from ionrouter.providers.connection import Answer
-from ionrouter.providers.http_faults import ConnectTooLong, HttpFault, Malformed, NotConnected, NotResolved
+from ionrouter.providers.http_faults import (
+    ConnectTooLong,
+    HttpFault,
+    Malformed,
+    NoFileLeft,
+    NoPlaceLeft,
+    NotConnected,
+    NotResolved,
+)
 from ionrouter.providers.litellm_capture import CAPTURED, keep_instead
 from ionrouter.providers.outgoing import Outgoing, checked_headers
 
@@ -148,7 +156,9 @@ def _as_httpx() -> Iterator[None]:
         raise httpx.ReadTimeout("the upstream took too long") from error
     except ConnectTooLong as error:
         raise httpx.ConnectTimeout("connecting took too long") from error
-    except (NotConnected, NotResolved, ssl.SSLError) as error:
+    except NoPlaceLeft as error:
+        raise httpx.PoolTimeout("no connection came free") from error
+    except (NotConnected, NotResolved, NoFileLeft, ssl.SSLError) as error:
         raise httpx.ConnectError("cannot connect") from error
     except (HttpFault, OSError) as error:
         raise httpx.ReadError("the connection broke") from error

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ionrouter.errors import FailureClass, UpstreamError
-from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.http_errors import OWN_LIMIT_S, ErrorReader
+from ionrouter.providers.http_faults import NoFileLeft, is_own_limit
 from ionrouter.schema import json
 
 _MAX_BODY_CHARS = 64 * 1024
@@ -30,6 +31,7 @@ _NO_PROVIDER = "LLM Provider NOT provided"  # comes as a plain BadRequestError, 
 _CATCH_ALL = "APIConnectionError"  # what litellm makes of any exception that it does not know
 _TO_PROVIDER = ("transform_request",)
 _FROM_PROVIDER = ("transform_response", "to_openai_model_response")
+_WITHOUT_STATUS = frozenset(("connect_error", "disconnected", "cut", "malformed", "no_file", "no_connection"))
 _HEADERS = ("retry-after", "retry-after-ms", "content-type", "location")
 
 
@@ -47,6 +49,10 @@ class Row:
 
 def _transport(code: str, words: str, status: int = 502, error_type: str = "provider_unavailable") -> Row:
     return Row(FailureClass.TRANSIENT, status, error_type, is_final=True, code=code, words=words)
+
+
+def _own_limit(code: str, words: str) -> Row:
+    return Row(FailureClass.OWN_LIMIT, 503, "provider_overloaded", is_final=True, code=code, words=words)
 
 
 _T, _D, _R = FailureClass.TRANSIENT, FailureClass.DOMAIN, FailureClass.REQUEST
@@ -121,6 +127,8 @@ TABLE: dict[str, Row] = {
     "ClientError": _transport("cut", "the connection to the upstream failed"),
     "TimeoutError": _transport("timeout", "the upstream took too long", 504, "timeout"),
     "OSError": _transport("cut", "the connection to the upstream broke"),
+    "PoolTimeout": _own_limit("no_connection", "all of this server's connections to upstreams are in use"),
+    "NoFileLeft": _own_limit("no_file", "this server can open no connection to the upstream"),
     # A fault of litellm itself or of its worker.
     "Exception": Row(_T, 502, "provider_unavailable"),
 }
@@ -128,6 +136,7 @@ TABLE: dict[str, Row] = {
 _ROOT_CAUSES = frozenset(
     (
         *("ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"),
+        "PoolTimeout",
         *("ClientPayloadError", "ReadError", "RemoteProtocolError", "ReadTimeout"),
         *("ImageFetchError", "SSRFError"),
     )
@@ -143,7 +152,9 @@ def describe(error: BaseException) -> dict[str, Any]:
     body = next((b for e in chain if isinstance(b := getattr(e, "body", None), dict)), None)
     text = _text(error) if body is None else json.dumps({"error": body.get("error", body)}).decode()
     classes = _names(root)
-    if text.startswith(_NO_PROVIDER):
+    if any(isinstance(e, NoFileLeft) or is_own_limit(e) for e in chain):
+        classes.insert(0, "NoFileLeft")
+    elif text.startswith(_NO_PROVIDER):
         classes.insert(0, "LiteLLMUnknownProvider")
     elif classes[0] == _CATCH_ALL and _arose_in(_TO_PROVIDER, chain):
         classes.insert(0, "RequestNotTranslated")  # and nothing was sent
@@ -169,6 +180,7 @@ def read_litellm_error(told: Mapping[str, Any], errors: ErrorReader, now_wall: f
         error_type=row.error_type,
         code=row.code or judged.code,
         message=row.words or judged.message,
+        retry_after_s=OWN_LIMIT_S if row.failure is FailureClass.OWN_LIMIT else judged.retry_after_s,
     )
 
 
@@ -185,7 +197,7 @@ def _arose_in(steps: tuple[str, ...], chain: list[BaseException]) -> bool:
 
 def _told_status(row: Row) -> int | None:
     """Connection faults have no status of the upstream's."""
-    return None if row.code in ("connect_error", "disconnected", "cut", "malformed") else row.status
+    return None if row.code in _WITHOUT_STATUS else row.status
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -8,6 +8,7 @@ a fresh one (RFC 9112, 9.3.1). Knows nothing of what is asked or answered.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,8 +22,11 @@ from ionrouter.providers.http_faults import (
     AddressNotAllowed,
     ConnectTooLong,
     Disconnected,
+    NoFileLeft,
+    NoPlaceLeft,
     NotConnected,
     NotResolved,
+    is_own_limit,
 )
 from ionrouter.providers.look_ups import AddressInfo, LookUps
 
@@ -43,6 +47,15 @@ class Origin(NamedTuple):
     port: int
     is_tls: bool
     is_private: bool  # may lead to private addresses only
+
+
+def require_a_file() -> None:
+    """Raise NoFileLeft if not one more may be opened: what failed before may have failed of that."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if is_own_limit(error):
+            raise NoFileLeft(error.errno) from None
 
 
 class Pool:
@@ -105,6 +118,7 @@ class Pool:
         Or take one that comes free while a place is waited for. Also tells how many of those seconds it took.
         """
         connection: Connection | None = None
+        queue_s = connect_s  # until it has a place
         try:
             async with asyncio.timeout(connect_s):
                 kept, queue_s = await self._claim(origin if may_be_kept else None)
@@ -116,7 +130,8 @@ class Pool:
                     if connection is None:
                         self._leave_place()
         except TimeoutError:
-            raise ConnectTooLong from None
+            is_own = queue_s > connect_s / 2  # what was left for the upstream tells nothing of it
+            raise (NoPlaceLeft if is_own else ConnectTooLong) from None
         self._all.add(connection)
         return connection, queue_s
 
@@ -180,7 +195,7 @@ class Pool:
         except ssl.SSLError:
             raise
         except OSError as error:
-            raise NotConnected(error.errno) from error
+            raise (NoFileLeft if is_own_limit(error) else NotConnected)(error.errno) from error
 
     async def _connection(self, origin: Origin, connected: socket.socket) -> Connection:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -208,6 +223,7 @@ class Pool:
         except AddressNotAllowed:
             raise
         except OSError:
+            require_a_file()  # a look-up opens some, and does not say why it found nothing
             raise NotResolved from None
         if not found:
             raise NotResolved
@@ -215,8 +231,11 @@ class Pool:
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:  # reading the system's certificates takes a while
-            self._tls = ssl.create_default_context()
-            self._tls.set_alpn_protocols(["http/1.1"])
+            context = ssl.create_default_context()
+            if not context.get_ca_certs():
+                require_a_file()  # it is silent about a file that it cannot read, and trusts nobody then
+            context.set_alpn_protocols(["http/1.1"])
+            self._tls = context
         return self._tls
 
     def _keep(self, kept: dict[Connection, None], connection: Connection) -> None:

@@ -15,6 +15,8 @@ from ionrouter.providers.http_faults import (
     Disconnected,
     HttpFault,
     Malformed,
+    NoFileLeft,
+    NoPlaceLeft,
     NotConnected,
     NotResolved,
     tls_reason,
@@ -28,6 +30,8 @@ TABLE: dict[type[BaseException], tuple[str, int, str]] = {
     NotResolved: ("connect_error", 502, "the upstream's name does not resolve"),
     NotConnected: ("connect_error", 502, "cannot connect to the upstream"),
     ConnectTooLong: ("connect_error", 504, "connecting to the upstream took too long"),
+    NoFileLeft: ("no_file", 503, "this server can open no connection to the upstream"),
+    NoPlaceLeft: ("no_connection", 503, "all of this server's connections to upstreams are in use"),
     Disconnected: ("disconnected", 502, "the upstream closed without an answer"),
     Cut: ("cut", 502, "the upstream's answer was cut off"),
     Malformed: ("malformed", 502, "the upstream's answer is not valid HTTP"),
@@ -36,6 +40,7 @@ TABLE: dict[type[BaseException], tuple[str, int, str]] = {
     ValueError: ("config", 502, "the request cannot be sent as configured"),
 }
 _REFUSED = frozenset({"config"})  # F2: trying again changes nothing
+_OURS = frozenset({"no_file", "no_connection"})  # nothing was asked of the upstream
 
 
 def read_transport_error(error: BaseException, errors: ErrorReader) -> UpstreamError:
@@ -48,7 +53,7 @@ def read_transport_error(error: BaseException, errors: ErrorReader) -> UpstreamE
     message = f"{words}: {detail}" if detail else words
     if code in _REFUSED:
         return errors.refused(code, message)
-    return errors.fault(code, message, status=status)
+    return errors.own_limit(code, message) if code in _OURS else errors.fault(code, message, status=status)
 
 
 def _reason(error: BaseException) -> str:

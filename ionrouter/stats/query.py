@@ -163,8 +163,13 @@ def _share(part: float, whole: float) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-# Neither good nor bad: the caller left, this server stopped, or another attempt was faster.
-_NOBODYS = (FailureClass.CLIENT_LEFT.value, FailureClass.STOPPED.value, FailureClass.LOST_RACE.value)
+# Neither good nor bad: no room here, the caller left, this server stopped, or another attempt was faster.
+_NOBODYS = (
+    FailureClass.OWN_LIMIT.value,
+    FailureClass.CLIENT_LEFT.value,
+    FailureClass.STOPPED.value,
+    FailureClass.LOST_RACE.value,
+)
 _NO_ERRORS = (OK, *_NOBODYS, "499")
 
 

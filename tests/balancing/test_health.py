@@ -28,6 +28,7 @@ def failed(health: Health, failure: FailureClass, now: float = 0.0, *, after_com
         FailureClass.REQUEST,
         FailureClass.ENDPOINT_REQUEST,
         FailureClass.CONTENT,
+        FailureClass.OWN_LIMIT,
         FailureClass.CLIENT_LEFT,
         FailureClass.STOPPED,
         FailureClass.LOST_RACE,

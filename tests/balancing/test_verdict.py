@@ -42,6 +42,7 @@ def error(failure: FailureClass, **more: Any) -> UpstreamError:
         (F.ENDPOINT_REQUEST, {"error_type": "context_length_exceeded"}, 400, "context_length_exceeded"),
         (F.CONTENT, {"status": 403}, 403, "permission_denied"),
         (F.CLIENT_LEFT, {}, 499, "invalid_request"),
+        (F.OWN_LIMIT, {}, 503, "provider_overloaded"),
         (F.STOPPED, {}, 503, "provider_overloaded"),
     ],
 )

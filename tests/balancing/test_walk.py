@@ -44,6 +44,7 @@ OTHER = candidate("z", "other", tier=1)
         (FailureClass.REQUEST, []),
         (FailureClass.ENDPOINT_REQUEST, ["z"]),
         (FailureClass.CONTENT, ["z"]),
+        (FailureClass.OWN_LIMIT, ["b", "z"]),
         (FailureClass.CLIENT_LEFT, []),
         (FailureClass.STOPPED, []),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -257,3 +258,14 @@ def test_an_answer_that_litellm_cannot_read_is_the_upstreams_fault() -> None:
     assert (error.failure, error.code) == (FailureClass.TRANSIENT, "malformed")
     error = read_litellm_error(refused, ERRORS, 0.0)
     assert (error.failure, error.status) == (FailureClass.REQUEST, 422)
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_a_worker_without_a_file_left_is_no_fault_of_the_endpoint(is_wrapped: bool) -> None:
+    failed: Exception = OSError(errno.EMFILE, "Too many open files")
+    if is_wrapped:
+        cause, failed = failed, ConnectionError("cannot connect")
+        failed.__cause__ = cause
+    raised = read_litellm_error(describe(failed), ERRORS, 0.0)
+    assert (raised.failure, raised.code) == (FailureClass.OWN_LIMIT, "no_file")
+    assert (raised.status, raised.retry_after_s) == (None, 1.0)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import resource
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from ionrouter.providers.http_faults import ConnectTooLong
+from ionrouter.providers.http_faults import ConnectTooLong, NoFileLeft, NoPlaceLeft, NotResolved
 from ionrouter.providers.outgoing import Outgoing
+from ionrouter.providers.pool import AddressInfo, Pool, resolve
 from tests.support.certificate import self_signed
 from tests.support.connections import (
     GUARD_S,
@@ -37,13 +41,69 @@ async def test_over_the_cap_a_request_waits_for_a_connection_and_no_longer_than_
     outgoing = Outgoing(max_connections=1)
     async with serving(then_hang(OK + b"Content-Length: 3\r\n\r\nhi")) as server:
         first = await post(outgoing, server.url)
-        with pytest.raises(ConnectTooLong):
+        with pytest.raises(NoPlaceLeft):
             await post(outgoing, server.url, connect_s=0.05)
         waiting = asyncio.create_task(post(outgoing, server.url))
         await asyncio.sleep(0.01)
         first.close()
         (await waiting).close()
     await outgoing.close()
+
+
+async def test_what_the_upstream_left_of_the_time_is_its_own_fault() -> None:
+    async def hangs(_host: str, _port: int) -> Sequence[AddressInfo]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    outgoing = Outgoing(hangs)
+    with pytest.raises(ConnectTooLong):
+        await post(outgoing, "http://a.example/", connect_s=0.05)
+    await outgoing.close()
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    """Take all files that this process may open, and let it open no more than a few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for file in held:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_file_table_that_is_full_is_not_the_upstreams_fault() -> None:
+    async def finds_nothing(_host: str, _port: int) -> Sequence[AddressInfo]:
+        raise socket.gaierror(socket.EAI_AGAIN, "as it says when it can open no file")
+
+    outgoing, unresolved = Outgoing(max_connections=1), Outgoing(finds_nothing)
+    async with serving(HI) as server:
+        with no_file_left():
+            with pytest.raises(NoFileLeft) as caught:
+                await post(outgoing, server.url)
+            assert caught.value.errno == errno.EMFILE
+            with pytest.raises(NoFileLeft):
+                await post(unresolved, server.url)
+        with pytest.raises(NotResolved):
+            await post(unresolved, server.url)
+        assert await read(await post(outgoing, server.url)) == b"hi"  # its place was given back
+    await outgoing.close()
+
+
+async def test_certificates_that_could_not_be_read_are_read_again() -> None:
+    """Else no upstream would be trusted until the next start."""
+    if not ssl.create_default_context().get_ca_certs():
+        pytest.skip("this system keeps its certificates in no file")
+    pool = Pool((resolve, resolve), 1)
+    with no_file_left(), pytest.raises(NoFileLeft):
+        pool._context()
+    assert pool._context().get_ca_certs()
 
 
 async def test_an_idle_connection_makes_room_for_another_upstream() -> None:

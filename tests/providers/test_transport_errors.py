@@ -17,6 +17,8 @@ from ionrouter.providers.http_faults import (
     Disconnected,
     HttpFault,
     Malformed,
+    NoFileLeft,
+    NoPlaceLeft,
     NotConnected,
     NotResolved,
 )
@@ -39,6 +41,13 @@ def test_every_fault_has_a_row_of_its_own(cls: type[HttpFault]) -> None:
 def test_a_name_that_leads_to_a_public_address_is_a_fault_of_configuration() -> None:
     raised = read_transport_error(AddressNotAllowed(None, "x"), ERRORS)
     assert (raised.failure, raised.code) == (FailureClass.DOMAIN, "config")
+
+
+@pytest.mark.parametrize(("error", "code"), [(NoFileLeft(24), "no_file"), (NoPlaceLeft(), "no_connection")])
+def test_what_this_server_has_no_room_for_is_no_fault_of_the_upstream(error: HttpFault, code: str) -> None:
+    raised = read_transport_error(error, ERRORS)
+    assert (raised.failure, raised.code, raised.status) == (FailureClass.OWN_LIMIT, code, None)
+    assert raised.retry_after_s == 1.0
 
 
 @pytest.mark.parametrize(
