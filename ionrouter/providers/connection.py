@@ -155,6 +155,16 @@ class Answer:
         if self._num_held >= HIGH_WATER_BYTES:
             connection.pause()
 
+    def end(self) -> None:
+        """Note that the body is whole, if what it was packed into is."""
+        try:
+            if self._inflater is not None and self._connection is not None:  # else it was given back unread
+                self._inflater.finish()
+        except HttpFault as fault:
+            self.fail(fault)
+        else:
+            self.is_whole = True
+
     def fail(self, fault: HttpFault) -> None:
         if self._fault is None and not self.is_whole:
             self._fault = fault
@@ -322,7 +332,8 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         if self._answer is not None and self._ends_with_connection and not self._answer.has_failed:
-            self._answer.is_whole = self._is_spoiled = True
+            self._is_spoiled = True
+            self._answer.end()
             self._answer.wake()
         return False
 
@@ -374,4 +385,4 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         answer = self._answer
         if answer is not None and not self._is_informational and answer._fault is None:
-            answer.is_whole = True
+            answer.end()

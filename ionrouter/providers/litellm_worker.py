@@ -76,6 +76,8 @@ def _mend_clients() -> None:
         if (connect_s := CONNECT_S.get()) is not None:
             deadlines = {**request.extensions.get("timeout", {}), "connect": connect_s}
             request.extensions = {**request.extensions, "timeout": deadlines}
+        # A compressing upstream would hold events back, and httpx reads a gzip body's first member alone.
+        request.headers["Accept-Encoding"] = "identity"
         response = await send(self, request, **{**options, "follow_redirects": False})
         self.cookies.clear()
         return response

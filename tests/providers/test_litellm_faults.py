@@ -236,3 +236,13 @@ async def test_a_killed_worker_fails_the_call_and_the_next_one_works(litellm: Li
         up.default = chat_stream(["again"])
         await litellm.wait_ready(120)
         assert (await collect(litellm, hosted(up, "together_ai"))).text() == "again"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("name", [*PROVIDERS, "openai"])
+async def test_no_compression_is_asked_for(litellm: LiteLLMProvider, name: str, stream: bool) -> None:
+    """It holds events back, and some clients stop after a body's first member."""
+    with Upstream(chat_stream(["hi"]) if stream else chat_json("hi")) as up:
+        answer = await collect(litellm, hosted(up, name, stream=stream))
+        assert answer.error is None
+        assert up.requests[0].headers["accept-encoding"] == "identity"
