@@ -28,13 +28,37 @@ class Source(Protocol):
     async def pour(self, take: Callable[[bytes], bool]) -> None: ...
 
 
+def limit_of_trailer(most_s: float, request: UpstreamRequest) -> float:
+    """How long after the last finish reason usage and the end may take.
+
+    Shorter than silence may last between tokens: the answer is whole, and nobody must give it up.
+    """
+    return min(most_s, request.endpoint.timeouts.inter_token_s / 2)
+
+
+class Trailer:
+    """The time that what follows the last finish reason has, all of it together: comments do not move it."""
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s = within_s
+        self._ends_by: float | None = None  # of the loop's clock, once only a trailer may come
+
+    def limit(self) -> asyncio.Timeout:
+        """Limit what is awaited to what is left of that time; raises TimeoutError."""
+        if self._ends_by is None:
+            self._ends_by = asyncio.get_running_loop().time() + self._within_s
+        return asyncio.timeout_at(self._ends_by)
+
+    def has_gone_on(self) -> None:
+        """Begin anew: it was no trailer."""
+        self._ends_by = None
+
+
 class ChunkReader:
     """Reads one stream. `trailer_s`: how long after the last finish reason usage and [DONE] may take."""
 
     def __init__(self, request: UpstreamRequest, errors: ErrorReader, trailer_s: float) -> None:
-        # Shorter than silence may last between tokens: the answer is whole, and nobody must give it up.
-        self._trailer_s = min(trailer_s, request.endpoint.timeouts.inter_token_s / 2)
-        self._ends_by: float | None = None  # of the loop's clock, once only a trailer may come
+        self._trailer = Trailer(limit_of_trailer(trailer_s, request))
         self._errors = errors
         self._stream = StreamNormaliser(request.kind, errors, count_choices(request.body), request.told)
         self._decoder, self._runs = SseDecoder(), TextRuns()
@@ -70,16 +94,14 @@ class ChunkReader:
         if not self._stream.is_finished:
             await source.pour(self._take_in)
             return
-        if self._ends_by is None:  # comments do not move it
-            self._ends_by = asyncio.get_running_loop().time() + self._trailer_s
         try:
-            async with asyncio.timeout_at(self._ends_by):
+            async with self._trailer.limit():
                 await source.pour(self._take_in)
         except (TimeoutError, HttpFault):
             if not self._is_over:  # else it came at the very last moment
                 self._take_in(b"")  # the answer is whole; only its trailer is missing
         if self._batch:
-            self._ends_by = None  # it goes on all the same
+            self._trailer.has_gone_on()
 
     def _take_in(self, data: bytes) -> bool:
         """Parse what was read and offer it; tells whether to read on: nothing is left to yield or raise."""

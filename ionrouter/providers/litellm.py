@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from msgspec import structs
 from ionrouter.errors import ConfigError, FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.batches import in_batches
+from ionrouter.providers.chunk_reader import Trailer, limit_of_trailer
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.litellm_body import build_call
 from ionrouter.providers.litellm_carrier import Carrier
@@ -27,7 +28,7 @@ from ionrouter.providers.litellm_process import WorkerProcess
 from ionrouter.providers.litellm_recipe import BARE, Recipe
 from ionrouter.providers.media import MediaFetcher, MediaRefused
 from ionrouter.providers.normalise import StreamNormaliser, complete
-from ionrouter.providers.openai_http import OpenAIProvider
+from ionrouter.providers.openai_http import TRAILER_S, OpenAIProvider
 from ionrouter.providers.outgoing import name_problem, url_problem
 from ionrouter.providers.upstream_body import count_choices
 from ionrouter.redact import Redactor
@@ -35,6 +36,8 @@ from ionrouter.routing.table import Provider
 from ionrouter.schema import json
 from ionrouter.schema.events import Chunk, ProviderBatch, ProviderEvent, flat
 from ionrouter.schema.request import WHOLE_KINDS
+
+_OF_TRAILERS = frozenset(("cut", "disconnected", "malformed", "timeout"))  # faults that spoil no whole answer
 
 
 class LiteLLMProvider:
@@ -50,6 +53,7 @@ class LiteLLMProvider:
         relay: OpenAIProvider | None = None,
         tables: Path | None = None,
         media: MediaFetcher | None = None,
+        trailer_s: float = TRAILER_S,
     ) -> None:
         """`relay` carries what has a proved recipe, kept in the folder `tables`; without it nothing is.
 
@@ -62,6 +66,7 @@ class LiteLLMProvider:
         self._relay = relay
         self.carrier = Carrier(self.worker, tables)
         self._media = media
+        self._trailer_s = trailer_s
 
     async def start(self) -> None:
         """Begin starting the worker; does not wait for litellm's import."""
@@ -153,20 +158,45 @@ class LiteLLMProvider:
     ) -> AsyncGenerator[list[Chunk], None]:
         """Yield what came at once; raises UpstreamError after what came before the fault."""
         stream = StreamNormaliser(request.kind, errors, count_choices(request.body), request.told)
-        return in_batches(call.ready, partial(self._take_in, stream, errors))
+        trailer = Trailer(limit_of_trailer(self._trailer_s, request))
+
+        async def read() -> list[dict[str, Any]]:
+            if not stream.is_finished:
+                return await call.ready()
+            with suppress(TimeoutError):
+                async with trailer.limit():
+                    return await call.ready()
+            return [{"op": "end", "done": False}]  # the answer is whole; only its trailer is missing
+
+        return in_batches(read, partial(self._take_in, stream, errors, trailer))
 
     def _take_in(
-        self, stream: StreamNormaliser, errors: ErrorReader, frames: list[dict[str, Any]], batch: list[Chunk]
+        self,
+        stream: StreamNormaliser,
+        errors: ErrorReader,
+        trailer: Trailer,
+        frames: list[dict[str, Any]],
+        batch: list[Chunk],
     ) -> bool:
         """Add the frames' chunks to the batch; true at the end."""
         for frame in frames:
             if frame["op"] == "end":
                 batch += stream.end(is_done=bool(frame["done"]))
                 return True
-            if frame["op"] != "chunk":
-                raise self._failure(frame, errors)
-            if (chunk := stream.chunk(frame["payload"])) is not None:
+            try:
+                if frame["op"] != "chunk":
+                    raise self._failure(frame, errors)
+                chunk = stream.chunk(frame["payload"])
+            except UpstreamError as error:
+                if not stream.is_finished or error.code not in _OF_TRAILERS:
+                    raise
+                if frame["op"] == "chunk":
+                    continue  # a part of the trailer, which is missing then
+                batch += stream.end(is_done=False)
+                return True
+            if chunk is not None:
                 batch.append(chunk)
+                trailer.has_gone_on()
         return False
 
     def _failure(self, frame: dict[str, Any], errors: ErrorReader) -> UpstreamError:

@@ -121,6 +121,7 @@ TABLE: dict[str, Row] = {
     "ClientConnectorError": _transport("connect_error", "cannot connect to the upstream"),
     "ConnectionTimeoutError": _transport("connect_error", "connecting to the upstream took too long"),
     "TimeoutException": _transport("timeout", "the upstream took too long", 504, "timeout"),
+    "JSONDecodeError": _transport("malformed", "the upstream sent what is not JSON"),
     "ClientPayloadError": _transport("cut", "the upstream's answer was cut off"),
     "ServerDisconnectedError": _transport("disconnected", "the upstream closed without an answer"),
     "TransportError": _transport("cut", "the connection to the upstream broke"),

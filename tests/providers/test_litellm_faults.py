@@ -15,6 +15,7 @@ from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.schema.request import Kind
 from tests.support.endpoints import collect, make_endpoint, make_request
 from tests.support.hosted import KEY, PROVIDERS, SHAPES, hosted
+from tests.support.translated_wire import events
 from tests.support.upstream import (
     Cut,
     Hang,
@@ -246,3 +247,23 @@ async def test_no_compression_is_asked_for(litellm: LiteLLMProvider, name: str, 
         answer = await collect(litellm, hosted(up, name, stream=stream))
         assert answer.error is None
         assert up.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("end", ["silence", "cut", "a broken event"])
+@pytest.mark.parametrize("name", [*PROVIDERS, "openai", "anthropic"])
+async def test_an_answer_that_is_whole_does_not_wait_for_its_trailer(
+    litellm: LiteLLMProvider, name: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on the direct way: what may follow the last finish reason is waited for briefly."""
+    monkeypatch.setattr(litellm, "_trailer_s", 0.2, raising=False)
+    after = {"silence": Hang(), "cut": Cut(), "a broken event": b"data: {\n\n"}[end]
+    if name == "anthropic":
+        *said, _ = events("anthropic", [("text", "hi")], "stop")  # without message_stop
+    else:
+        said = [event(HI), event(STOP)]
+    with Upstream(chunked([*said, after, Hang()], end=False)) as up:
+        async with asyncio.timeout(20):
+            answer = await collect(litellm, hosted(up, name, stream=True))
+        assert await up.requests[0].closed_soon()
+    assert answer.error is None
+    assert (answer.text(), answer.finishes()[0][0]) == ("hi", "stop")
