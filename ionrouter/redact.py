@@ -67,7 +67,7 @@ class Redactor:
         self._secrets: set[str] = set()
         self._known: re.Pattern[str] | None = None
         self._suspect = _any_of(_SUSPECTS)
-        self._longest = 0
+        self._longest = self._shortest = 0
         self._known_texts: dict[str, str] = {}  # short text -> without secrets
         self.register(*secrets)
 
@@ -82,7 +82,7 @@ class Redactor:
         self._secrets |= new
         self._known_texts = {}
         longest_first = sorted(self._secrets, key=len, reverse=True)
-        self._longest = len(longest_first[0])
+        self._longest, self._shortest = len(longest_first[0]), len(longest_first[-1])
         self._known = re.compile("|".join(re.escape(secret) for secret in longest_first))
         self._suspect = _any_of({*_SUSPECTS, *(s.lower() for s in self._secrets if s.isascii())})
 
@@ -96,6 +96,16 @@ class Redactor:
                 self._known_texts.clear()
             clean = self._known_texts[text] = self._cleaned(text, max_bytes)
         return clean
+
+    def name(self, text: str, max_bytes: int = MAX_BYTES) -> str:
+        """The same of a name, such as a model's: of registered keys alone, for names may look like keys."""
+        clean, known = text, self._known
+        if known is not None and len(text) >= self._shortest:
+            for secret in self._secrets:  # twice as fast as the pattern, for nearly always there is none
+                if secret in text:
+                    clean = known.sub(MARK, text[:_SCAN_CHARS])
+                    break
+        return clean if len(clean) <= max_bytes and clean.isascii() else _cut(clean, max_bytes)
 
     def _cleaned(self, text: str | bytes, max_bytes: int) -> str:
         whole = text if isinstance(text, str) else text[: 4 * _SCAN_CHARS].decode("utf-8", "replace")

@@ -179,4 +179,6 @@ def _html_words(page: str) -> str:
     match = _TITLE.search(page)
     words = match.group(2) if match else page
     text = " ".join(html.unescape(_TAGS.sub(" ", words)).split())
-    return re.sub(r"[<>]", "", text)[:_MAX_HTML_MESSAGE]
+    text = re.sub(r"[<>]", "", text)
+    # Half a key would be known to nobody: what does not fit goes by whole words.
+    return text if len(text) <= _MAX_HTML_MESSAGE else text[:_MAX_HTML_MESSAGE].rpartition(" ")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ionrouter.schema.events import FinishReason
@@ -23,7 +24,9 @@ _BY_NATIVE: dict[str, FinishReason] = {
 }
 
 
-def read_finish(native: Any, *, has_tool_calls: bool) -> tuple[FinishReason | None, str | None]:
+def read_finish(
+    native: Any, redact: Callable[[str], str] = str, *, has_tool_calls: bool
+) -> tuple[FinishReason | None, str | None]:
     """Return (ours, theirs) of a native reason: ("stop", "eos"). Empty and null are no reason yet.
 
     An unknown reason ends the answer, so it reads as stop. A stop after tool calls is `tool_calls`:
@@ -33,7 +36,10 @@ def read_finish(native: Any, *, has_tool_calls: bool) -> tuple[FinishReason | No
         return None, None
     text = str(native)
     name = text.strip().lower().replace("-", "_").replace(" ", "_").removeprefix("finish_reason_")
-    reason = _BY_NATIVE.get(name, "error" if name.startswith("malformed") else "stop")
+    known = _BY_NATIVE.get(name)
+    if known is None:
+        text = redact(text)  # an upstream may say anything there
+    reason = known or ("error" if name.startswith("malformed") else "stop")
     if reason == "stop" and has_tool_calls:
         return "tool_calls", text
     return reason, text

@@ -6,7 +6,7 @@ read only where neither settles it. Knows nothing of sockets; one object a provi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
@@ -23,18 +23,21 @@ from ionrouter.providers.error_tables import (
     by_status,
 )
 from ionrouter.providers.error_words import BY_WORDS
+from ionrouter.redact import Redactor
 from ionrouter.schema import json
 from ionrouter.schema.retry_after import parse_retry_after
 
 _MAX_WORDS = 4096  # what an error means is said at its beginning
 OWN_LIMIT_S = 1.0  # after which a place may have come free
-Redact = Callable[[str], str]
 
 
 class ErrorReader:
-    """Reads the errors of one provider. `redact` sees every text of the upstream before it leaves."""
+    """Reads the errors of one provider. `redact` sees every text of the upstream before it leaves.
 
-    def __init__(self, provider: str, redact: Redact) -> None:
+    But for what is an answer: that is not changed.
+    """
+
+    def __init__(self, provider: str, redact: Redactor) -> None:
         self.provider = provider
         self.redact = redact
 
@@ -102,6 +105,10 @@ class ErrorReader:
             raw=self.redact(raw) or None,
             native_type=self._word(error.type),
         )
+
+    def name(self, value: Any) -> str | None:
+        """Read what an answer calls itself, its model or its tier: a text without our keys, if it is any."""
+        return self.redact.name(value) if isinstance(value, str) and value else None
 
     def _word(self, text: str | None) -> str | None:
         """Redact a field that should be one word; upstreams put whole texts there too."""

@@ -148,7 +148,8 @@ class LiteLLMProvider:
         try:
             link = await self.worker.link(request.endpoint.timeouts.connect_s)
         except (TimeoutError, ConnectionError) as error:
-            words = self.worker.last_words().rpartition("\n")[2][-300:]  # the rest is a traceback
+            words = self.worker.last_words().rpartition("\n")[2]  # the rest is a traceback
+            words = errors.redact(words[-2000:])[-300:]  # half a key would be known to nobody
             message = f"the litellm worker is not ready yet{': ' + words if words else ''}"
             raise errors.fault("connect_error", message, status=504) from error
         return await link.call(content)

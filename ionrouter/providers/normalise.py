@@ -73,14 +73,16 @@ class StreamNormaliser:
 
     def _chunk(self, payload: Any) -> Chunk | None:
         if not isinstance(payload, dict):
-            raise self._errors.fault("malformed", f"an event is not an object: {str(payload)[:80]}")
+            raise self._errors.fault(
+                "malformed", f"an event is not an object: {self._errors.redact(str(payload))[:80]}"
+            )
         if usage := payload.get("usage"):
             self._told.usage = merge_usage(self._told.usage, read_usage(usage))
         if (error := find_error(payload)) is not None:
             raise self._errors.payload(error)
-        self._upstream_id = self._upstream_id or _name(payload.get("id"))
-        self._service_tier = _name(payload.get("service_tier")) or self._service_tier
-        self._model = self._model or _name(payload.get("model"))
+        self._upstream_id = self._upstream_id or self._errors.name(payload.get("id"))
+        self._service_tier = self._errors.name(payload.get("service_tier")) or self._service_tier
+        self._model = self._model or self._errors.name(payload.get("model"))
         deltas = tuple(self._delta(choice, position) for position, choice in _choices(payload))
         return self._with_ids(Chunk(choices=deltas)) if deltas else None
 
@@ -113,7 +115,9 @@ class StreamNormaliser:
             raise self._errors.payload(error)
         is_text = self._kind == "completions"
         delta = _read_text(choice, self._errors) if is_text else self._read_delta(choice, state)
-        reason, native = read_finish(choice.get("finish_reason"), has_tool_calls=bool(state.calls))
+        reason, native = read_finish(
+            choice.get("finish_reason"), self._errors.redact, has_tool_calls=bool(state.calls)
+        )
         if reason == "error":
             raise self._errors.fault("finish_error", f"the upstream finished with {native!r}")
         if state.is_finished:
@@ -154,7 +158,7 @@ def complete(
 
     `told` gets the usage of an answer that is none.
     """
-    if kind == "chat" and (plain := read_plain(payload)) is not None:
+    if kind == "chat" and (plain := read_plain(payload, errors)) is not None:
         return plain
     try:
         return complete_any(kind, payload, errors, body)
@@ -174,11 +178,11 @@ def complete_any(
     if kind == "rerank" and isinstance(payload, list):
         payload = {"results": payload}  # text-embeddings-inference sends the bare list
     if not isinstance(payload, dict):
-        raise errors.fault("malformed", f"the answer is not an object: {str(payload)[:80]}")
+        raise errors.fault("malformed", f"the answer is not an object: {errors.redact(str(payload))[:80]}")
     if (error := find_error(payload)) is not None:
         raise errors.payload(error)
-    usage, upstream_id = read_usage(payload.get("usage")), _name(payload.get("id"))
-    tier, model = _name(payload.get("service_tier")), _name(payload.get("model"))
+    usage, upstream_id = read_usage(payload.get("usage")), errors.name(payload.get("id"))
+    tier, model = errors.name(payload.get("service_tier")), errors.name(payload.get("model"))
     if kind == "rerank":
         ranked = read_rerank(payload, body or {}, errors)
         return replace(ranked, upstream_id=upstream_id, upstream_model=model)
@@ -218,7 +222,8 @@ def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorRead
     if error := choice.get("error"):
         raise errors.payload(error)
     message = _read_text(choice, errors) if kind == "completions" else _read_message(choice, errors)
-    reason, native = read_finish(choice.get("finish_reason"), has_tool_calls=bool(message.get("tool_calls")))
+    has_tool_calls = bool(message.get("tool_calls"))
+    reason, native = read_finish(choice.get("finish_reason"), errors.redact, has_tool_calls=has_tool_calls)
     if reason == "error":
         raise errors.fault("finish_error", f"the upstream finished with {native!r}")
     index = _index(choice.get("index"), position)

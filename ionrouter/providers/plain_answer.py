@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 
+from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.usage_body import read_usage
 from ionrouter.schema.events import Choice, Complete
 
@@ -55,7 +56,7 @@ class _Answer(Struct):
     prompt_logprobs: None = None
 
 
-def read_plain(payload: Any) -> Complete | None:
+def read_plain(payload: Any, errors: ErrorReader) -> Complete | None:
     """Read an answer's JSON; None: it has another shape."""
     try:
         answer = convert(payload, _Answer)
@@ -66,7 +67,7 @@ def read_plain(payload: Any) -> Complete | None:
     return Complete(
         (Choice(choice.index, message, reason, reason),),
         read_usage(answer.usage),
-        answer.id or None,
-        answer.service_tier or None,
-        upstream_model=answer.model or None,
+        errors.name(answer.id),
+        errors.name(answer.service_tier),
+        upstream_model=errors.name(answer.model),
     )

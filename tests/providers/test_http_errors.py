@@ -10,6 +10,7 @@ import pytest
 
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.normalise import StreamNormaliser, complete
 from ionrouter.redact import Redactor
 
 KEY = "UP-KEY-12345"
@@ -356,3 +357,16 @@ def test_a_key_is_redacted_wherever_the_upstream_puts_it(status: int, where: str
         told = [error.message, error.code, error.native_type, error.param, error.raw]
         assert all(text is not None and len(text) <= 2048 for text in told)
         assert not [text for text in told if text is not None and (KEY in text or "\x1b" in text)]
+
+
+@pytest.mark.parametrize("num_before", range(60, 130, 7))
+def test_no_half_of_a_key_is_left_where_words_are_cut(num_before: int) -> None:
+    """Redacted after the cut, the rest of it would look like nothing."""
+    page = f"<html><title>{'x' * (num_before - 1)} {KEY} and more</title></html>".encode()
+    told = [ERRORS.response(502, {"Content-Type": "text/html"}, page, 0.0).message]
+    stream = StreamNormaliser("chat", ERRORS)
+    for ask in (stream.chunk, lambda payload: complete("chat", payload, ERRORS)):
+        with pytest.raises(UpstreamError) as raised:
+            ask(["x" * (num_before - 40), KEY])
+        told.append(raised.value.message)
+    assert not any(KEY[:4] in words for words in told), told

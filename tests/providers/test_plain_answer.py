@@ -14,10 +14,11 @@ from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.normalise import complete, complete_any
 from ionrouter.providers.plain_answer import read_plain
 from ionrouter.providers.usage_body import read_any_usage, read_usage
+from ionrouter.redact import Redactor
 from tests.support.normalised import message
 from tests.support.wire import usage
 
-ERRORS = ErrorReader("Up", str)
+ERRORS = ErrorReader("Up", Redactor())
 ODD = st.one_of(
     st.none(),
     st.booleans(),
@@ -107,7 +108,7 @@ def test_a_usage_reads_the_same_both_ways(counts: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("payload", [None, [], "x", 3, {}, {"choices": {}}, {"choices": [None]}])
 def test_what_is_no_answer_is_not_plain(payload: Any) -> None:
-    assert read_plain(payload) is None
+    assert read_plain(payload, ERRORS) is None
     assert outcome(complete, payload) == outcome(complete_any, payload)
 
 
@@ -115,11 +116,11 @@ def test_the_answers_of_common_servers_are_plain() -> None:
     """OpenAI's, vLLM's and SGLang's: null and empty fields say nothing."""
     openai = {**message("hi", "stop", refusal=None, annotations=[]), "usage": usage(5, 2), "created": 1}
     openai["choices"][0]["logprobs"] = None
-    assert read_plain(openai) is not None
+    assert read_plain(openai, ERRORS) is not None
     said = {"reasoning_content": None, "tool_calls": [], "audio": None, "function_call": None}
     vllm = {**message("hi", "length", **said), "prompt_logprobs": None, "kv_transfer_params": None}
     vllm["choices"][0].update(stop_reason=None, token_ids=None)
-    assert read_plain(vllm) is not None
+    assert read_plain(vllm, ERRORS) is not None
     sglang = {**message("hi", "stop", reasoning_content=None, tool_calls=None), "metadata": {"weight": "x"}}
     sglang["choices"][0]["matched_stop"] = 151645
-    assert read_plain(sglang) is not None
+    assert read_plain(sglang, ERRORS) is not None
