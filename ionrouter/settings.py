@@ -59,6 +59,11 @@ class Settings(BaseSettings):
     heartbeat_interval_s: float = Field(
         10.0, gt=0, description="silence on a stream before a comment is sent"
     )
+    # Longer than clients keep connections that they may use again (httpx 5 s, nginx and load balancers 60 s,
+    # Go 90 s): who closes first meets no request on its way.
+    client_keepalive_s: float = Field(
+        120.0, gt=0, description="how long a client's connection may be idle between two requests"
+    )
     drain_delay_s: float = Field(5.0, ge=0, description="after SIGTERM: listening on, readiness 503")
     drain_timeout_s: float = Field(30.0, ge=0, description="then: time for requests in flight")
     stats_window_s: float = Field(

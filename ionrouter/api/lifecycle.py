@@ -37,7 +37,8 @@ async def serve(
     """Listen until a signal, then drain; raises ConfigError if the address cannot be had."""
     stop = Stop()
     stop.install(hangup)
-    runner = EnvelopeRunner(app, shutdown_timeout=LAST_WORDS_S)
+    keepalive_s = edge.settings.client_keepalive_s
+    runner = EnvelopeRunner(app, shutdown_timeout=LAST_WORDS_S, keepalive_s=keepalive_s)
     await runner.setup()
     try:
         site = await listen(runner, edge.settings.host, edge.settings.port)

@@ -20,6 +20,7 @@ from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody, plain_error
 _log = structlog.get_logger(__name__)
 
 HEAD_TIMEOUT_S = 60.0  # from a connection's begin to its first request's head; aiohttp would wait for ever
+KEEPALIVE_S = 120.0  # idle between two requests
 
 
 class EnvelopeHandler(RequestHandler):
@@ -105,12 +106,14 @@ class EnvelopeRunner(web.AppRunner):
         *,
         shutdown_timeout: float = 5.0,
         head_timeout_s: float = HEAD_TIMEOUT_S,
+        keepalive_s: float = KEEPALIVE_S,
     ) -> None:
         super().__init__(app, shutdown_timeout=shutdown_timeout)
         self._handler_options = {
             "access_log": None,
             "head_timeout_s": head_timeout_s,
             "auto_decompress": False,  # ionrouter.api.inflate, within bounds
+            "keepalive_timeout": keepalive_s,  # aiohttp's own is an hour, and each connection holds a file
         }
 
     async def _make_server(self) -> web.Server:

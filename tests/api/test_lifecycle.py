@@ -198,3 +198,21 @@ def test_a_server_that_is_still_fetching_and_importing_stops_at_once_and_in_sile
 def _ignoring_the_cut(server: Server) -> None:
     with suppress(OSError, http.client.HTTPException):
         server.chat(stream=True)
+
+
+def test_an_idle_connection_of_a_client_is_closed_and_a_busy_one_is_not(tmp_path: Path) -> None:
+    slow = SLOW.replace("400", "30")  # an answer takes three times as long as a connection may be idle
+    body = json.dumps({**CHAT, "stream": True})
+    headers = {"Content-Type": "application/json"}
+    with running_server(tmp_path, slow, client_keepalive_s=0.5) as server:
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
+        connection.connect()
+        first = connection.sock
+        for _ in range(2):  # the second on the same connection
+            connection.request("POST", "/api/v1/chat/completions", body, headers)
+            assert b"[DONE]" in connection.getresponse().read()
+            time.sleep(0.2)
+        assert connection.sock is first
+        ended_at = time.monotonic()
+        assert first.recv(1) == b""  # it is closed in the end
+        assert time.monotonic() - ended_at < 5
