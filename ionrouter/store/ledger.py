@@ -282,7 +282,9 @@ class Ledger:
         days ago.
         """
         if self.limits is not None:
-            today, oldest = day_of(time.time()), self._fresh_on - MAX_REQUEST_DAYS
+            today = day_of(time.time())
+            # A clock that was ahead has seen nothing of the days between.
+            oldest = min(self._fresh_on, today) - MAX_REQUEST_DAYS
             try:
                 self.spending.take_over(await self.limits.usage_since(oldest, key_hash))
                 if key_hash is None:

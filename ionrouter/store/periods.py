@@ -8,6 +8,7 @@ from typing import Literal, get_args
 LimitReset = Literal["daily", "weekly", "monthly"]
 RESETS: tuple[str, ...] = get_args(LimitReset)
 DAY_S = 86_400.0
+MAX_DAY = 2**31 - 1  # more than any date, and a whole number in every database
 EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -29,16 +30,24 @@ def first_day(reset: LimitReset | None, now: float) -> int:
     return day - {"daily": 0, "weekly": date.weekday(), "monthly": date.day - 1}[reset]
 
 
+def days_of(reset: LimitReset | None, now: float) -> range:
+    """All days of the period that `now` is in, later ones too.
+
+    Days beyond it hold what was spent while a clock was ahead: that is of a period which has not begun.
+    """
+    first = first_day(reset, now)
+    if reset is None:
+        return range(first, MAX_DAY)
+    if reset == "monthly":
+        date = date_of(first)
+        following = (date.replace(day=28) + datetime.timedelta(days=4)).replace(day=1)
+        return range(first, (following - EPOCH).days)
+    return range(first, first + (1 if reset == "daily" else 7))
+
+
 def resets_at(reset: LimitReset | None, now: float) -> float | None:
     """When the next period begins."""
-    if reset is None:
-        return None
-    first = date_of(first_day(reset, now))
-    if reset == "monthly":
-        following = (first.replace(day=28) + datetime.timedelta(days=4)).replace(day=1)
-    else:
-        following = first + datetime.timedelta(days=1 if reset == "daily" else 7)
-    return (following - EPOCH).days * DAY_S
+    return None if reset is None else days_of(reset, now).stop * DAY_S
 
 
 def iso(moment: float) -> str:

@@ -19,7 +19,7 @@ from ionrouter.process import Threads
 from ionrouter.store.database import Database, Link, StoreFault
 from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row, hold_more, insert_new
 from ionrouter.store.keys import ApiKey
-from ionrouter.store.periods import first_day
+from ionrouter.store.periods import days_of
 from ionrouter.store.spending import ROUNDING, over_limit
 
 _log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ NUM_THREADS = 4
 MAX_WAIT_S = 5.0  # for a database that hangs; what it does all the same is of a request that has ended
 LOCK_KEY = "SELECT spend_limit, limit_reset FROM api_key WHERE hash = ? FOR UPDATE"
 SUMS = """
-    SELECT (SELECT coalesce(sum(cost), 0) FROM key_usage WHERE key_hash = ? AND day >= ?),
+    SELECT (SELECT coalesce(sum(cost), 0) FROM key_usage WHERE key_hash = ? AND day >= ? AND day < ?),
         (SELECT coalesce(sum(reserved), 0) FROM generation WHERE key_hash = ? AND state = 'started')
 """
 USAGE = "SELECT key_hash, day, cost, last_used_at FROM key_usage WHERE day >= ?"
@@ -126,7 +126,8 @@ def _require_room(link: Link, key: ApiKey, amount: float, now: float) -> None:
     """Lock the key's row until the transaction ends; raises RequestError 402."""
     for limit, reset in link.rows(LOCK_KEY, (key.hash,)):
         key = replace(key, limit=limit, limit_reset=reset)  # as it is now, whoever changed it
-    ((spent, held),) = link.rows(SUMS, (key.hash, first_day(key.limit_reset, now), key.hash))
+    period = days_of(key.limit_reset, now)
+    ((spent, held),) = link.rows(SUMS, (key.hash, period.start, period.stop, key.hash))
     if key.limit is not None and spent + held + amount > key.limit + ROUNDING:
         raise over_limit(key, amount, spent, held)
 

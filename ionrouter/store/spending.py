@@ -13,7 +13,7 @@ from typing import Any
 from ionrouter.errors import RequestError
 from ionrouter.store.database import Link
 from ionrouter.store.keys import ApiKey
-from ionrouter.store.periods import LimitReset, day_of, first_day
+from ionrouter.store.periods import LimitReset, day_of, days_of
 
 NO_KEY = ""  # whoever called while keys were off
 KEPT_DAYS = 62  # one by one: the longest period and another
@@ -34,8 +34,8 @@ class Spending:
 
     def since(self, reset: LimitReset | None, now: float) -> float:
         """Add up the period that `now` is in."""
-        first = first_day(reset, now)
-        return sum(cost for day, cost in self.days.items() if day >= first)
+        period = days_of(reset, now)
+        return sum(cost for day, cost in self.days.items() if day in period)
 
 
 @dataclass(slots=True)

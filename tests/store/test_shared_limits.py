@@ -78,6 +78,23 @@ async def test_the_end_gives_a_reservation_back_and_books_the_cost(
     await servers[1].reserve(key, running("c", key, 0.25, tomorrow), tomorrow)
 
 
+async def test_what_was_spent_while_a_clock_was_ahead_is_of_its_own_period(
+    place: PostgresPlace, servers: list[SharedLimits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, now = a_key(place), NOW + 400 * DAY_S
+    monkeypatch.setattr("ionrouter.store.ledger.time", SimpleNamespace(time=lambda: now))
+    ledger = Ledger(SpendingBook.load(place.database.open()), limits=servers[0])
+    end(place.database, running("ahead", key, at=now), 0.75)
+    await ledger.refresh()
+    now = NOW
+    end(place.database, running("now", key), 0.25)
+    await servers[1].reserve(key, running("a", key, 0.75), NOW)
+    with pytest.raises(RequestError):
+        await servers[1].reserve(key, running("b", key, 0.5, NOW + 400 * DAY_S), NOW + 400 * DAY_S)
+    await ledger.refresh()  # what others booked on days that this server's clock had passed over
+    assert ledger.spending.of(key.hash).since("daily", NOW) == 0.25
+
+
 async def test_more_is_set_aside_while_there_is_room_for_it(
     place: PostgresPlace, servers: list[SharedLimits]
 ) -> None:

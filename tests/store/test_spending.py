@@ -52,6 +52,18 @@ def test_a_period_holds_its_moment_and_ends_where_the_next_begins(now: float) ->
     assert resets_at(None, now) is None
 
 
+def test_what_was_spent_while_a_clock_was_ahead_is_of_its_own_period() -> None:
+    """It had used up every period's limit until then."""
+    book, monday = SpendingBook(), at("2026-11-30T08:00:00Z")
+    book.settle("k", "ahead", 0.75, monday + 400 * DAY_S)
+    for reset in RESETS[:3]:
+        key = replace(KEY, limit_reset=reset)
+        for days in (0, 1, 7, 40):
+            assert book.remaining(key, monday + days * DAY_S) == 1.0
+        assert book.remaining(key, monday + 400 * DAY_S) == 0.25
+    assert book.remaining(KEY, monday) == 0.25  # a limit for ever counts it all
+
+
 def test_a_limit_counts_its_own_period_only() -> None:
     book, monday = SpendingBook(), at("2026-11-30T08:00:00Z")
     for days_ago, cost in ((0, 0.25), (1, 0.5), (40, 4.0)):
