@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,29 +77,20 @@ class Reloader:
             raise
 
     async def _reloaded(self) -> Mapping[str, Any]:
-        changes: list[str] = []
-        is_swapped = is_good = False
         async with self._lock:
             self._is_asked = False  # what is asked for from here on may be of a newer file
             loaded = await self._load()
             if not discovery.discovering(loaded):
-                return self._told(await self._swap(await self._compiled(loaded), loaded))
-            with suppress(ConfigError):  # perhaps a list that is still to come has the model that is missing
-                table = await self._compiled(loaded)
-                is_good, self._in_use = True, loaded
-                if table.version != self.router.table.version:
-                    changes += await self._swap(table, loaded)
-                    is_swapped = True
+                return self._told(await self._take(loaded))
+            try:
+                changes = await self._take(loaded)
+            except ConfigError:  # perhaps a list that is still to come has the model that is missing
+                changes = None
         await self._ask(loaded)
-        async with self._lock:
-            if not is_good:
-                loaded = await self._load()  # it may have been mended meanwhile
-            elif self._in_use is not None:
-                loaded = self._in_use  # it may have changed meanwhile
-            table = await self._compiled(loaded)
-            if not is_swapped or table.version != self.router.table.version:
-                changes += await self._swap(table, loaded)
-        return self._told(changes)
+        async with self._lock:  # meanwhile the file may have been mended, or another taken
+            if changes is None:
+                return self._told(await self._take(await self._load()))
+            return self._told([*changes, *await self._take(self._in_use or loaded, again=True)])
 
     async def watch(self) -> None:
         """Reload whenever the file changes and holds still; runs until cancelled."""
@@ -158,15 +148,16 @@ class Reloader:
             if listing.problem:
                 _log.warning("models_not_listed", provider=listing.slug, problem=listing.problem)
 
-    async def _compiled(self, loaded: Catalog) -> RoutingTable:
-        """Compile with the lists that are known; raises ConfigError."""
-        return await asyncio.to_thread(self._compile, loaded)
-
     def _compile(self, loaded: Catalog) -> RoutingTable:
+        """Compile with the lists that are known; raises ConfigError."""
         found = discovery.with_cached(loaded, self.lists, self._listings)
         return graph.compile_table(found.catalog, self.env)
 
-    async def _swap(self, table: RoutingTable, loaded: Catalog) -> Sequence[str]:
+    async def _take(self, loaded: Catalog, *, again: bool = False) -> Sequence[str]:
+        """Compile it and swap; what is taken again only if lists have changed it. Raises ConfigError."""
+        table = await asyncio.to_thread(self._compile, loaded)
+        if again and table.version == self.router.table.version:
+            return ()
         changes = await asyncio.to_thread(_changes, self.router.table, table)
         self.router.table, self._in_use = table, loaded
         self.loaded_at, self.problem = time.time(), None

@@ -156,7 +156,7 @@ CASES = {
         [
             "line 6: providers.f.options.tokens: must be a whole number",
             "line 6: providers.f.options.failure: must be one of transient, domain, capacity, request, "
-            "endpoint_request, content, client_left, stopped, lost_race",
+            "endpoint_request, content, own_limit, client_left, stopped, lost_race",
             "line 6: providers.f.options.scripts[1].stauts: unknown option of type fake; "
             "did you mean 'status'?",
             "line 6: providers.f.options.txet: unknown option of type fake; did you mean 'text'?",
