@@ -152,6 +152,12 @@ def fifo_shard(folder: Path) -> Path:
     return _as_fifo(write_tiny_folder(folder / "fifo_shard"), "model.safetensors")
 
 
+def fifo_named_shard(folder: Path) -> Path:
+    """One of several that the index names."""
+    path = write_tiny_folder(folder / "fifo_named_shard", num_shards=3)
+    return _as_fifo(path, "model-00002-of-00003.safetensors")
+
+
 def fifo_config(folder: Path) -> Path:
     return _as_fifo(write_tiny_folder(folder / "fifo_config"), "config.json")
 
@@ -227,6 +233,7 @@ BROKEN = {
     end_beyond_all: ["end_beyond_all.gguf", "tokenizer.ggml.eos_token_id: 2147483648 is no token id"],
     end_beyond_all_generated: ["generation_config.json: eos_token_id: -7 is no token id"],
     fifo_gguf: ["fifo_gguf.gguf", "this is a FIFO; expected a file or a folder"],
+    fifo_named_shard: ["fifo_named_shard", "model-00002-of-00003.safetensors: this is a FIFO"],
     fifo_shard: ["fifo_shard", "model.safetensors' is not a regular file"],
     fifo_config: ["fifo_config", "config.json: this is a FIFO; expected a file"],
     fifo_tokenizer: ["fifo_tokenizer", "tokenizer.json: this is a FIFO"],
