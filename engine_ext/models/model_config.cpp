@@ -196,6 +196,23 @@ std::vector<double> llama3_divisors(const ModelConfig& config, const Fields& rop
     const double turns = original * frequency / (2 * std::numbers::pi);  // over the original context
     const double keep = std::clamp((turns - low) / (high - low), 0.0, 1.0);
     out.push_back(1.0 / ((1 - keep) / factor + keep));
+// Codes of e4m3 with their scales are read (find_weights looks at each tensor); all else is refused by name.
+void require_readable_quantization(const JsonObject& root) {
+  const JsonObject* object = json_object(root, "quantization_config");
+  if (object == nullptr) return;
+  const Fields fields([&](const std::string& key) { return json_scalar(*object, key); });
+  std::string kind = fields.text("quant_method", "");
+  if (kind == "compressed-tensors") kind += " in " + fields.text("format", "");
+  if (kind != "fp8" && kind != "compressed-tensors in float-quantized") {
+    throw WeightError("quantised safetensors of " + quoted(kind) +
+                      " are not supported (supported: fp8, compressed-tensors in float-quantized)");
+  }
+  const JsonObject* transforms = json_object(*object, "transform_config");
+  if (transforms != nullptr && !transforms->empty()) {
+    throw WeightError("'transform_config' of 'quantization_config' is not supported");
+  }
+}
+
   }
   return out;
 }
@@ -341,8 +358,7 @@ ModelConfig config_from_json(const Json& json) {
   const Fields fields([&](const std::string& key) { return json_scalar(root, key); });
   ModelConfig config;
   config.architecture = find_architecture(fields.text("model_type", ""), &Architecture::json_name).gguf_name;
-  if (json_object(root, "quantization_config") != nullptr)
-    throw WeightError("quantised safetensors are not supported");
+  require_readable_quantization(root);
   if (const std::string act = fields.text("hidden_act", "silu"); act != "silu") {
     throw WeightError("hidden_act " + quoted(act) + " is not supported (supported: silu)");
   }
