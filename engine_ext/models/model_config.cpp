@@ -149,25 +149,6 @@ float rms_eps(const Fields& fields, const std::string& key) {
   return eps;
 }
 
-// Ids that a config.json names for the ends of texts: null or -1 is none, and there may be several. Not the
-// padding's: nothing is padded here, and files are about whose pad token the embedding has no row for.
-void check_token_ids(const JsonObject& root, int32_t vocab_size) {
-  for (const char* key : {"bos_token_id", "eos_token_id"}) {
-    const auto found = root.find(key);
-    if (found == root.end() || found->second.is_null()) continue;
-    const JsonArray one{found->second};
-    const JsonArray* ids = found->second.array();
-    for (const Json& id : ids == nullptr ? one : *ids) {
-      const int64_t* value = id.integer();
-      if (value == nullptr) throw WeightError(quoted(key) + " is no token id");
-      if (*value < -1 || *value >= vocab_size) {
-        throw WeightError(quoted(key) + " is " + std::to_string(*value) + ", outside the vocabulary of " +
-                          std::to_string(vocab_size));
-      }
-    }
-  }
-}
-
 void check(const ModelConfig& config) {
   if (config.num_heads % config.num_kv_heads != 0) {
     throw WeightError(std::to_string(config.num_heads) + " query heads cannot share " +
@@ -196,23 +177,6 @@ std::vector<double> llama3_divisors(const ModelConfig& config, const Fields& rop
     const double turns = original * frequency / (2 * std::numbers::pi);  // over the original context
     const double keep = std::clamp((turns - low) / (high - low), 0.0, 1.0);
     out.push_back(1.0 / ((1 - keep) / factor + keep));
-// Codes of e4m3 with their scales are read (find_weights looks at each tensor); all else is refused by name.
-void require_readable_quantization(const JsonObject& root) {
-  const JsonObject* object = json_object(root, "quantization_config");
-  if (object == nullptr) return;
-  const Fields fields([&](const std::string& key) { return json_scalar(*object, key); });
-  std::string kind = fields.text("quant_method", "");
-  if (kind == "compressed-tensors") kind += " in " + fields.text("format", "");
-  if (kind != "fp8" && kind != "compressed-tensors in float-quantized") {
-    throw WeightError("quantised safetensors of " + quoted(kind) +
-                      " are not supported (supported: fp8, compressed-tensors in float-quantized)");
-  }
-  const JsonObject* transforms = json_object(*object, "transform_config");
-  if (transforms != nullptr && !transforms->empty()) {
-    throw WeightError("'transform_config' of 'quantization_config' is not supported");
-  }
-}
-
   }
   return out;
 }
@@ -230,6 +194,23 @@ const JsonObject* json_object(const JsonObject& root, const char* key) {
   if (found == root.end() || found->second.is_null()) return nullptr;
   if (found->second.object() == nullptr) throw WeightError(quoted(key) + " is not an object");
   return found->second.object();
+}
+
+// Codes of e4m3 with their scales are read (find_weights looks at each tensor); all else is refused by name.
+void require_readable_quantization(const JsonObject& root) {
+  const JsonObject* object = json_object(root, "quantization_config");
+  if (object == nullptr) return;
+  const Fields fields([&](const std::string& key) { return json_scalar(*object, key); });
+  std::string kind = fields.text("quant_method", "");
+  if (kind == "compressed-tensors") kind += " in " + fields.text("format", "");
+  if (kind != "fp8" && kind != "compressed-tensors in float-quantized") {
+    throw WeightError("quantised safetensors of " + quoted(kind) +
+                      " are not supported (supported: fp8, compressed-tensors in float-quantized)");
+  }
+  const JsonObject* transforms = json_object(*object, "transform_config");
+  if (transforms != nullptr && !transforms->empty()) {
+    throw WeightError("'transform_config' of 'quantization_config' is not supported");
+  }
 }
 
 void read_json_scaling(ModelConfig& config, const JsonObject& object) {
@@ -375,7 +356,6 @@ ModelConfig config_from_json(const Json& json) {
   config.has_own_head = fields.has("tie_word_embeddings") && !config.is_head_tied;
   read_json_windows(config, root, fields);
   read_json_rope(config, root, fields);
-  check_token_ids(root, config.vocab_size);
   check(config);
   return config;
 }

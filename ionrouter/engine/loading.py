@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
+
 from ionrouter.engine import weights
 from ionrouter.engine.device import Device, DeviceKind, choose_device, cublas_lt_path
 from ionrouter.engine.kv_memory import TooLittleMemory
@@ -21,6 +23,8 @@ from ionrouter.engine.regular_file import read_text
 from ionrouter.engine.shards import shards_of
 from ionrouter.engine.sources import RandomModel, parse_source
 from ionrouter.errors import ConfigError
+
+_log = structlog.get_logger(__name__)
 
 if TYPE_CHECKING:  # they bring tokenizers and jinja2: imported where a model loads, not where a server starts
     from ionrouter.engine.chat_template import ChatTemplate
@@ -253,9 +257,11 @@ def _numerics_on_cuda(model: Any, settings: EngineSettings) -> str:
 def _loaded(
     model: Any, tokenizer: Tokenizer, path: Path, settings: EngineSettings, device: Device
 ) -> LoadedModel:
-    from ionrouter.engine.tokenizer import require_declared
+    from ionrouter.engine.tokenizer import usable
 
-    require_declared(tokenizer, int(model.config["vocab_size"]))
+    tokenizer, lost = usable(tokenizer, int(model.config["vocab_size"]))
+    for reason in lost:
+        _log.warning("token_ignored", weights=settings.weights, reason=reason)
     template = _read("chat template", lambda: _template_of(tokenizer))
     is_cuda = device.kind == "cuda"
     numerics = _numerics_on_cuda(model, settings) if is_cuda else settings.numerics

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from ionrouter.engine import byte_bpe, sentencepiece, tokenizer_json
+from ionrouter.engine import byte_bpe, named_tokens, sentencepiece, tokenizer_json
 from ionrouter.engine.model_folder import read_file, typed
+from ionrouter.engine.named_tokens import NamedToken
 from ionrouter.engine.special_tokens import SpecialNames, SpecialToken
 from ionrouter.engine.tool_format import READABLE_TOKENS
 from ionrouter.errors import ConfigError
@@ -24,10 +25,7 @@ from ionrouter.errors import ConfigError
 # tokenizer.ggml.token_type, as llama.cpp numbers them
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5  # 6: the piece of one byte
 
-_NO_ID = (1 << 32) - 1  # llama.cpp's -1, written as it writes ids
-
 _CONFIG = "tokenizer_config.json"
-_GENERATION = "generation_config.json: eos_token_id"
 
 # Control tokens that end an answer whatever they are declared as: many GGUF files name only one of them.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>")
@@ -44,7 +42,8 @@ class Tokenizer:
     adds_bos: bool  # plain prompts start with BOS
     stop_ids: tuple[int, ...]  # EOS, end of turn, what generation_config.json lists
     chat_template: str | None
-    declared_ids: tuple[tuple[str, int], ...]  # what the files call an id, and the id: see require_declared
+    named_bos: NamedToken
+    named_ends: tuple[NamedToken, ...]  # not those known by their names alone; see `usable`
     _fast: FastTokenizer = field(repr=False)  # knows no special tokens
     _texts: tuple[str, ...] = field(repr=False)  # vocabulary text of each id, "" for holes
     _raw_ids: frozenset[int] = field(repr=False)  # ids whose text is what it says, spelled in no alphabet
@@ -150,25 +149,30 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     # Converters fill up to the model's vocabulary with unused tokens: holes, whose names mean nothing.
     unused = {i for i in hidden if types[i] == _UNUSED}
     specials = tuple(SpecialToken(i, texts[i]) for i in sorted(hidden - unused) if texts[i])
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    named_ids = [f"tokenizer.ggml.{key}" for key in ("bos_token_id", *keys)]
-    bos, *declared = ids = [_id(metadata.get(key), key) for key in named_ids]
-    if kind == "llama":  # what its files mean by leaving them out
-        bos, declared[0] = (1 if bos is None else bos), (2 if declared[0] is None else declared[0])
-    named = [special.id for special in specials if special.text in _ENDS]
+    bos, *ends = [_gguf_id(metadata, kind, name) for name in ("bos", "eos", "eot", "eom")]
+    known = [special.id for special in specials if special.text in _ENDS]
     return Tokenizer(
         num_tokens=len(texts),
         specials=specials,
-        bos_id=bos,
-        eos_id=declared[0],
+        bos_id=bos.id,
+        eos_id=ends[0].id,
         adds_bos=_gguf_adds_bos(metadata),
-        stop_ids=_ids([*declared, *named]),
+        stop_ids=_ids([*(end.id for end in ends), *known]),
         chat_template=typed(metadata, "tokenizer.chat_template", str, "text"),
-        declared_ids=_declared(zip(named_ids, ids, strict=True)),
+        named_bos=bos,
+        named_ends=tuple(ends),
         _texts=tuple("" if i in unused else text for i, text in enumerate(texts)),
         _raw_ids=frozenset(raw | hidden),
         **read(metadata, texts, types, hidden),
     )
+
+
+def _gguf_id(metadata: Mapping[str, Any], kind: str, name: str) -> NamedToken:
+    key = f"tokenizer.ggml.{name}_token_id"
+    found = named_tokens.by_id(metadata.get(key), key)
+    if found.id is None and kind == "llama":  # what its files mean by leaving them out
+        return NamedToken(key, {"bos": 1, "eos": 2}.get(name))
+    return found
 
 
 def _gguf_byte_level(
@@ -216,8 +220,8 @@ def _gguf_adds_bos(metadata: Mapping[str, Any]) -> bool:
 
 def from_folder(folder: Path) -> Tokenizer:
     """Build from a Hugging Face folder: tokenizer.json and the small files beside it."""
-    data = read_file(folder / "tokenizer.json", required=True)
-    config = read_file(folder / _CONFIG)
+    config = named_tokens.read_config(folder)
+    data = named_tokens.with_added(read_file(folder / "tokenizer.json", required=True), config, folder)
     added = {int(token["id"]): token for token in data.get("added_tokens", ())}
     read = tokenizer_json.read(data, "tokenizer.json")
     specials = tuple(
@@ -225,18 +229,19 @@ def from_folder(folder: Path) -> Tokenizer:
         for i, token in sorted(added.items())
         if token.get("special")
     )
-    eos_id = _id_of("eos_token", config, read.texts)
-    bos_id = _id_of("bos_token", config, read.texts)
-    ends = [_id(each, _GENERATION) for each in tokenizer_json.generation_eos(folder)]
+    bos = named_tokens.by_text("bos_token", config, read.texts)
+    eos = named_tokens.by_text("eos_token", config, read.texts)
+    ends = (eos, *named_tokens.generation_ends(folder))
     return Tokenizer(
         num_tokens=len(read.texts),
         specials=specials,
-        bos_id=bos_id,
-        eos_id=eos_id,
-        adds_bos=_adds_bos(data, config, None if bos_id is None else read.texts[bos_id]),
-        stop_ids=_ids([eos_id, *ends]),
+        bos_id=bos.id,
+        eos_id=eos.id,
+        adds_bos=_adds_bos(data, config, bos, read.texts),
+        stop_ids=_ids(end.id for end in ends),
         chat_template=tokenizer_json.chat_template(folder, config),
-        declared_ids=_declared((_GENERATION, each) for each in ends),
+        named_bos=bos,
+        named_ends=ends,
         _fast=read.encoders.prefixed,
         _texts=read.texts,
         _raw_ids=frozenset(added),
@@ -267,47 +272,35 @@ def _per_token(
     return list(values) if values else None
 
 
-def _id(value: Any, key: str) -> int | None:
-    if value is None or value == _NO_ID:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < tokenizer_json.MAX_IDS:
-        raise ConfigError(f"{key}: {value!r} is no token id")
-    return value
-
-
 def _ids(values: Iterable[int | None]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(value for value in values if value is not None))
 
 
-def _declared(named: Iterable[tuple[str, int | None]]) -> tuple[tuple[str, int], ...]:
-    return tuple((key, value) for key, value in named if value is not None)
+def usable(tokenizer: Tokenizer, vocab_size: int) -> tuple[Tokenizer, list[str]]:
+    """Leave out tokens that the files name and the vocabulary does not have; return what and why, too.
+
+    Raises ConfigError where nothing else ends answers, or prompts should begin with such a token.
+    """
+    bos = tokenizer.named_bos.within(vocab_size)
+    ends = [end.within(vocab_size) for end in tokenizer.named_ends]
+    stop_ids = tuple(stop for stop in tokenizer.stop_ids if stop < vocab_size)
+    lost = [f"{token.key}: {token.fault}" for token in (bos, *ends) if token.fault]
+    if bos.fault and tokenizer.adds_bos:
+        raise ConfigError(f"{lost[0]}, and prompts are to begin with it")
+    if not stop_ids and any(end.fault for end in ends):
+        raise ConfigError(f"{lost[-1]}, and nothing else ends answers")
+    if not lost:
+        return tokenizer, []
+    return replace(tokenizer, bos_id=bos.id, eos_id=ends[0].id, stop_ids=stop_ids), lost
 
 
-def require_declared(tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Raise ConfigError for an id that the files name and the model's vocabulary does not have."""
-    for key, value in tokenizer.declared_ids:
-        if value >= vocab_size:
-            raise ConfigError(f"{key}: {value} is outside the vocabulary of {vocab_size}")
-
-
-def _id_of(key: str, config: Mapping[str, Any], texts: Sequence[str]) -> int | None:
-    """tokenizer_config.json writes a token as a string or as an object with `content`."""
-    token = config.get(key)
-    text = token.get("content") if isinstance(token, dict) else token
-    if token is None or text == "":
-        return None
-    if not isinstance(text, str):
-        raise ConfigError(f"{_CONFIG}: {key}: neither text nor an object with `content`")
-    if text not in texts:
-        raise ConfigError(f"{_CONFIG}: {key}: tokenizer.json has no token {text!r}")
-    return texts.index(text)
-
-
-def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any], bos: str | None) -> bool:
+def _adds_bos(
+    data: Mapping[str, Any], config: Mapping[str, Any], bos: NamedToken, texts: Sequence[str]
+) -> bool:
     """Say whether plain prompts get BOS: by the config, else by what the post-processor would add."""
     declared = typed(config, "add_bos_token", bool, "true or false", _CONFIG)
-    if bos is None:
-        return False
+    if bos.id is None:
+        return bool(declared and bos.fault)
     if declared is not None:
         return bool(declared)
-    return bos in json.dumps(data.get("post_processor"), ensure_ascii=False)
+    return texts[bos.id] in json.dumps(data.get("post_processor"), ensure_ascii=False)

@@ -14,12 +14,10 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
 from ionrouter.engine import byte_bpe, sentencepiece
-from ionrouter.engine.model_folder import read_file
+from ionrouter.engine.named_tokens import MAX_IDS
 from ionrouter.engine.regular_file import read_text
 from ionrouter.errors import ConfigError
 from ionrouter.schema import json
-
-MAX_IDS = 1 << 24  # as of a model's vocabulary: every id below the largest gets a place
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +170,6 @@ def _unprefixed(value: Any) -> Any:
         if key in value:
             out[key] = [part for part in map(_unprefixed, value[key]) if part is not None]
     return out
-
-
-def generation_eos(folder: Path) -> list[Any]:
-    """Return the ids that generation_config.json ends answers by."""
-    value = read_file(folder / "generation_config.json").get("eos_token_id")
-    return value if isinstance(value, list) else [value]
 
 
 def chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -40,12 +40,20 @@ def write_tiny_model(
 
 
 def write_tiny_folder(
-    folder: Path, *, seed: int = 1, num_shards: int = 1, edit: Edit = lambda _weights: None
+    folder: Path,
+    *,
+    seed: int = 1,
+    num_shards: int = 1,
+    vocab_size: int | None = None,
+    edit: Edit = lambda _weights: None,
 ) -> Path:
-    """Write what `write_tiny_model(pre="qwen2")` writes as a Hugging Face folder: same ids, same weights."""
+    """Write what `write_tiny_model(pre="qwen2")` writes as a Hugging Face folder: same ids, same weights.
+
+    `vocab_size` None: as many as the tokenizer has.
+    """
     folder.mkdir()
     data = metadata("qwen2")
-    shape = TinyLlama(vocab_size=len(data["tokenizer.ggml.tokens"]))
+    shape = TinyLlama(vocab_size=vocab_size or len(data["tokenizer.ggml.tokens"]))
     weights = _weights(shape, seed)
     edit(weights)
     _write_shards(folder, weights, num_shards)
