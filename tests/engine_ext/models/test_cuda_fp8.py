@@ -196,20 +196,20 @@ def test_codes_of_a_checkpoint_stay(
             np.testing.assert_array_equal(found_scales, np.concatenate(wanted))
 
 
-BLOCKS = {
+AS_BLOCKS = {
     "quant_method": "fp8",
     "activation_scheme": "dynamic",
     "fmt": "e4m3",
     "weight_block_size": [128, 128],
 }
-ROWS = {
+AS_ROWS = {
     "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "strategy": "channel"}}},
     "ignore": ["lm_head"], "kv_cache_scheme": None, "transform_config": {},
 }  # fmt: skip
 
 
-def quantised(tmp_path: Path, kind: dict[str, Any]) -> Any:
+def load_as(tmp_path: Path, kind: dict[str, Any]) -> Any:
     """Load codes with what published config.json files say of them."""
     weights, codes = checkpoint(SHAPE, 4)
     scales = {name.removesuffix("weight") + "weight_scale": torch.ones(1) for name in codes}
@@ -217,24 +217,24 @@ def quantised(tmp_path: Path, kind: dict[str, Any]) -> Any:
     return _ion.CudaModel.load_safetensors([str(fp8_file(tmp_path, weights, scales))], json.dumps(config))
 
 
-@pytest.mark.parametrize("kind", [BLOCKS, ROWS])
+@pytest.mark.parametrize("kind", [AS_BLOCKS, AS_ROWS])
 def test_folders_that_say_they_are_fp8_are_read(tmp_path: Path, double: Double, kind: dict[str, Any]) -> None:
-    assert quantised(tmp_path, kind).precision == "fp8"
+    assert load_as(tmp_path, kind).precision == "fp8"
 
 
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
         ({"quant_method": "gptq", "bits": 4}, "quantised safetensors of 'gptq' are not supported"),
-        (ROWS | {"format": "pack-quantized"}, "of 'compressed-tensors in pack-quantized' are not supported"),
-        (ROWS | {"transform_config": {"config_groups": {"R1": {}}}}, "'transform_config' of"),
+        (AS_ROWS | {"format": "pack-quantized"}, "of 'compressed-tensors in pack-quantized' are not supported"),
+        (AS_ROWS | {"transform_config": {"config_groups": {"R1": {}}}}, "'transform_config' of"),
     ],
 )
 def test_other_quantised_folders_are_refused_by_name(
     tmp_path: Path, double: Double, kind: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ValueError, match=fault):
-        quantised(tmp_path, kind)
+        load_as(tmp_path, kind)
 
 
 def block_scaled(codes: Array, scales: Array) -> Array:
