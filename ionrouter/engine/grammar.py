@@ -37,6 +37,8 @@ _MAX_SEARCHED = 1 << 20  # characters of subschemas that are compiled to find th
 
 _REGEX_IN_EBNF = re.compile(r"\\.|/(?:[^/\\\n]|\\.)*")  # or what is escaped elsewhere
 
+_ASCII_CLASSES = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
+
 _ROOT = ("$defs", "definitions")  # what `$ref` points into: goes along with every subschema
 
 
@@ -82,11 +84,21 @@ def from_json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
 
 
 def from_regex(pattern: str) -> Grammar:
-    """Compile a regular expression (Rust's syntax: no look-around, no back references) for the whole text."""
+    """Compile a regular expression for the whole text; Rust's syntax: no look-around, no back references.
+
+    Digits and letters of words are ASCII's, as in patterns of schemas: a model would write others.
+    """
     from llguidance import LLMatcher
 
     _require_size(pattern, MAX_REGEX_CHARACTERS)
-    return _checked(LLMatcher.grammar_from_regex(pattern))
+    ascii_only = re.sub(
+        r"\\.", lambda found: _ASCII_CLASSES.get(found[0], found[0]), pattern, flags=re.DOTALL
+    )
+    try:
+        return _checked(LLMatcher.grammar_from_regex(ascii_only))
+    except GrammarRefused:
+        _checked(LLMatcher.grammar_from_regex(pattern))  # its fault, in the words it was asked in
+        raise
 
 
 def from_choice(choices: Sequence[str]) -> Grammar:

@@ -226,7 +226,10 @@ def test_folders_that_say_they_are_fp8_are_read(tmp_path: Path, double: Double, 
     ("kind", "fault"),
     [
         ({"quant_method": "gptq", "bits": 4}, "quantised safetensors of 'gptq' are not supported"),
-        (AS_ROWS | {"format": "pack-quantized"}, "of 'compressed-tensors in pack-quantized' are not supported"),
+        (
+            AS_ROWS | {"format": "pack-quantized"},
+            "of 'compressed-tensors in pack-quantized' are not supported",
+        ),
         (AS_ROWS | {"transform_config": {"config_groups": {"R1": {}}}}, "'transform_config' of"),
     ],
 )
