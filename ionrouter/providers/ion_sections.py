@@ -41,7 +41,9 @@ class Sections:
     def passes(self, text: str) -> bool:
         """Whether this piece is content as it stands, known without looking further; it is taken then."""
         trigger = self._form.trigger if self._form is not None else None
-        is_plain = self._state == self._content and not self._rest and (not trigger or trigger[0] not in text)
+        is_plain = self._state == self._content and not self._rest
+        if trigger:
+            is_plain = is_plain and trigger[0] not in text and not text[-1:].isspace()
         self._has_content = self._has_content or is_plain
         return is_plain
 
@@ -73,7 +75,7 @@ class Sections:
 
     def _thought(self, is_end: bool) -> Iterator[Section]:
         text, found, after = self._rest.partition(END_THINK)
-        held = 0 if found or is_end else _num_held(text, END_THINK)
+        held = 0 if found or is_end else _num_held_with_space(text, END_THINK)
         said, self._rest = text[: len(text) - held], after if found else text[len(text) - held :]
         if not self._is_thought_begun:
             said = said.lstrip("\n")
@@ -109,7 +111,7 @@ class Sections:
             text, found, after = self._rest, "", ""
         else:
             text, found, after = self._rest.partition(trigger)
-        held = 0 if found or is_end or trigger is None else _num_held(text, trigger)
+        held = 0 if found or is_end or trigger is None else _num_held_with_space(text, trigger)
         said, self._rest = text[: len(text) - held], after if found else text[len(text) - held :]
         if found:
             said = said.rstrip()
@@ -202,3 +204,9 @@ def _num_held(text: str, marker: str) -> int:
     """Count the characters at the end that may be the marker's beginning."""
     longest = min(len(text), len(marker) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)
+
+
+def _num_held_with_space(text: str, marker: str) -> int:
+    """Count these and the white space before them, which is dropped if the marker comes."""
+    before = text[: len(text) - _num_held(text, marker)]
+    return len(text) - len(before.rstrip())

@@ -126,3 +126,30 @@ def test_arguments_that_never_end_are_given_as_far_as_they_go() -> None:
     text = HERMES.open + "f" + HERMES.middle + '{"a": "b'
     for pieces in cuts(text):
         assert read(text, HERMES, pieces) == [("call", "f"), ("arguments", '{"a": "b')]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("before", ["Sure.\n\n", "a b \n c ", "\n"])
+def test_white_space_before_a_call_is_nobodys_however_the_text_is_cut(name: str, before: str) -> None:
+    form = FORMATS[name]
+    if form.trigger is None:
+        pytest.skip("its calls stand alone")
+    text = before + calls(form, call(form, "add", "{}"))
+    said = [("content", before.rstrip())] if before.strip() else []
+    for pieces in cuts(text):
+        assert read(text, form, pieces) == [*said, ("call", "add"), ("arguments", "{}")]
+
+
+def test_white_space_around_a_thought_is_nobodys_however_the_text_is_cut() -> None:
+    text = "<think>\nWell,\n\n so  \n\n</think>\n\nYes. \n"
+    for pieces in cuts(text):
+        assert read(text, None, pieces, thinks=True) == [
+            ("reasoning", "Well,\n\n so"),
+            ("content", "Yes. \n"),
+        ]
+
+
+def test_white_space_at_the_end_of_what_is_cut_off_stays() -> None:
+    for text, said in (("<think>\nWell,\n", ("reasoning", "Well,\n")), ("Yes. \n", ("content", "Yes. \n"))):
+        for pieces in cuts(text):
+            assert read(text, HERMES, pieces, thinks=True) == [said]
