@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,19 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def with_added(data: dict[str, Any], config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return tokenizer.json with what tokenizer_config.json, or added_tokens.json, adds behind it."""
+    """Return tokenizer.json with what tokenizer_config.json, or added_tokens.json, adds to it."""
     known = list(data.get("added_tokens") or ())
     vocabulary = (data.get("model") or {}).get("vocab") or {}
-    texts = {token["content"] for token in known}.union(
-        vocabulary if isinstance(vocabulary, Mapping) else (piece[0] for piece in vocabulary)
-    )
-    new = [token for token in _added(config, folder) if token["content"] not in texts]
-    first = (
-        max([len(vocabulary) - 1, *(int(token["id"]) for token in known)]) + 1
-    )  # as Hugging Face numbers them
-    return {**data, "added_tokens": known + [{**token, "id": first + i} for i, token in enumerate(new)]}
+    if not isinstance(vocabulary, Mapping):
+        vocabulary = {piece[0]: i for i, piece in enumerate(vocabulary)}
+    texts = {token["content"] for token in known}
+    # Numbered as Hugging Face does, whatever the files say: those that the vocabulary lacks come behind all.
+    behind = count(max([len(vocabulary) - 1, *(int(token["id"]) for token in known)]) + 1)
+    for token in _added(config, folder):
+        if token["content"] not in texts:
+            number = vocabulary.get(token["content"])
+            known.append({**token, "id": next(behind) if number is None else number})
+    return {**data, "added_tokens": known}
 
 
 def _added(config: Mapping[str, Any], folder: Path) -> Iterable[dict[str, Any]]:

@@ -238,3 +238,16 @@ def test_added_tokens_are_what_the_template_writes_and_never_what_users_type(tmp
     tokenizer = _load(_write(tmp_path / "model", files)).tokenizer
     assert tokenizer.encode_template("<|start_of_turn|>the<|end_of_turn|>")[::2] == [463, 464]
     assert not {463, 464} & set(tokenizer.encode("<|start_of_turn|>the<|end_of_turn|>"))
+
+
+def test_a_token_of_the_vocabulary_that_only_tokenizer_config_calls_special_is_special(
+    tmp_path: Path,
+) -> None:
+    folder = _write(tmp_path / "model", {"tokenizer_config.json": {"added_tokens_decoder": _KNOWN}})
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["added_tokens"] = [token for token in data["added_tokens"] if token["content"] != TURN]
+    data["model"]["vocab"][TURN] = 2
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    tokenizer = _load(folder).tokenizer
+    assert tokenizer.encode_template(f"the{TURN}")[-1] == 2
+    assert 2 not in tokenizer.encode(f"the{TURN}")
