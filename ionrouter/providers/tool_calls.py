@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.providers.indexes import read_index
@@ -17,14 +17,34 @@ from ionrouter.schema import json
 
 @dataclass(slots=True)
 class _Call:
-    index: int  # ours
+    index: int  # ours, as the next
     id: str
+    given_id: str  # the upstream's
     name: str = ""
-    has_arguments: bool = False
+    arguments: list[str] = field(default_factory=list)  # pieces, none of them empty
+
+    def ends_before(self, fragment: str, name: str) -> bool:
+        """Whether a fragment's arguments are another call's, because this one's are whole.
+
+        Gemini's OpenAI shape says index 0 of every parallel call, of the same tool too. Most fragments are
+        told by one character. An empty object goes on where no name is said: some send it before the true one.
+        """
+        if not self.arguments or not fragment.lstrip().startswith("{"):
+            return False
+        if not self.arguments[-1].rstrip().endswith("}"):
+            return False
+        try:
+            value = json.loads("".join(self.arguments))
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(value, dict) and bool(value or name)
 
 
 class ToolCalls:
-    """The calls opened so far. A fragment belongs to a call by index, else by id, else to the last one."""
+    """The calls opened so far. A fragment belongs to a call by index, else by id, else to the last one.
+
+    Unless it says another id, another name, or a second object of arguments: then it opens a call.
+    """
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
@@ -55,18 +75,21 @@ class ToolCalls:
         index = read_index(item.get("index"))
         name, arguments = _string(function.get("name")), _arguments(function.get("arguments"))
         call = self._find(index, call_id, name)
+        if call is not None and _is_another(call, call_id, name):
+            call = None
+        if call is not None and arguments and call.ends_before(arguments, name):
+            name, call = name or call.name, None
         if call is None:
             return self._open(index, call_id, name, arguments, item)
         return _continue(call, name, arguments)
 
     def _find(self, index: int | None, call_id: str, name: str) -> _Call | None:
-        """Return the call a fragment continues, None when it opens one."""
+        """Return the call a fragment may continue, None when it opens one."""
         if index is not None and index not in self._by_index:
             # A fresh index with a known id and no name: the upstream counts fragments, not calls.
             return self._by_id.get(call_id) if call_id and not name else None
         if index is not None:
-            call = self._by_index[index]
-            return None if _is_another(call, call_id, name) else call
+            return self._by_index[index]
         if call_id:
             return self._by_id.get(call_id)
         last = self._calls[-1] if self._calls else None
@@ -76,8 +99,10 @@ class ToolCalls:
         self, index: int | None, call_id: str, name: str, arguments: str, item: dict[str, Any]
     ) -> dict[str, Any]:
         is_fresh = bool(call_id) and call_id not in self._by_id
-        call = _Call(len(self._calls), call_id if is_fresh else f"call_{secrets.token_hex(12)}", name)
-        call.has_arguments = bool(arguments)
+        own_id = call_id if is_fresh else f"call_{secrets.token_hex(12)}"
+        call = _Call(len(self._calls), own_id, call_id, name)
+        if arguments:
+            call.arguments.append(arguments)
         self._calls.append(call)
         self._by_index[call.index if index is None else index] = call
         self._by_id[call_id or call.id] = call
@@ -90,9 +115,9 @@ def _is_another(call: _Call, call_id: str, name: str) -> bool:
     """Some upstreams send every parallel call as index 0; some a new id with every fragment of one call."""
     if not name:
         return False
-    if call_id and call_id != call.id:
+    if call_id and call.given_id != call_id:
         return True
-    return not call_id and call.has_arguments and name != call.name
+    return bool(call.arguments) and bool(call.name) and name != call.name
 
 
 def _continue(call: _Call, name: str, arguments: str) -> dict[str, Any] | None:
@@ -101,7 +126,7 @@ def _continue(call: _Call, name: str, arguments: str) -> dict[str, Any] | None:
         call.name = name
         function["name"] = name
     if arguments:
-        call.has_arguments = True
+        call.arguments.append(arguments)
         function["arguments"] = arguments
     return {"index": call.index, "function": function} if function else None
 

@@ -136,3 +136,55 @@ def test_a_whole_legacy_function_call_is_read() -> None:
     (call,) = whole_calls(None, {"name": "f", "arguments": "{}"})
     assert call["function"] == {"name": "f", "arguments": "{}"}
     assert "index" not in call
+
+
+def names_and_arguments(*deltas: Any) -> list[tuple[str, str]]:
+    found = put_together(*deltas)
+    assert len({call_id for _, call_id, _, _ in found}) == len(found)  # each has its own
+    return [(name, arguments) for _, _, name, arguments in found]
+
+
+@pytest.mark.parametrize("more", [{}, {"id": ""}, {"id": "x"}])
+def test_one_tool_called_twice_under_one_index_is_two_calls(more: dict[str, str]) -> None:
+    """Gemini's OpenAI shape: every parallel call is whole, at index 0, and may have no id."""
+    first, second = (part("f", json.dumps({"city": city}), index=0, **more) for city in ("Oslo", "Rome"))
+    wanted = [("f", '{"city": "Oslo"}'), ("f", '{"city": "Rome"}')]
+    assert names_and_arguments([first], [second]) == wanted
+    assert names_and_arguments([first, second]) == wanted
+
+
+def test_a_second_object_of_arguments_is_a_second_call_of_the_same_tool() -> None:
+    assert names_and_arguments(
+        [part("f", "", index=0, id="x")],
+        [part("", '{"a": 1}', index=0)],
+        [part("", '{"a": ', index=0)],
+        [part("", "2}", index=0)],
+    ) == [("f", '{"a": 1}'), ("f", '{"a": 2}')]
+
+
+@pytest.mark.parametrize("more", [{}, {"index": 0}])
+def test_two_tools_under_one_id_are_two_calls(more: dict[str, int]) -> None:
+    pieces = [[part("f", "{}", id="x", **more)], [part("g", '{"b"', id="x", **more)]]
+    rest = [part("g", ": 2}", id="x", **more)]
+    assert names_and_arguments(*pieces, rest) == [("f", "{}"), ("g", '{"b": 2}')]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ['{"a": [{"b": 1}, ', '{"b": 2}', "]}"],
+        ['{"code": "if (x) {}', '{}"}'],
+        ["{}", '{"a": 1}'],  # the first stands for "nothing yet"
+        ['{"a": 1}', "\n"],
+    ],
+)
+def test_arguments_that_go_on_with_a_brace_are_one_call(pieces: list[str]) -> None:
+    first, *rest = pieces
+    fragments = [[part("f", first, index=0, id="x")], *([part(None, piece, index=0)] for piece in rest)]
+    assert names_and_arguments(*fragments) == [("f", "".join(pieces))]
+
+
+def test_arguments_before_their_name_are_its_own() -> None:
+    assert names_and_arguments(
+        [part(None, '{"a"', index=0, id="x")], [part("f", ": 1}", index=0)]
+    ) == [("f", '{"a": 1}')]
