@@ -22,7 +22,7 @@ from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.indexes import read_index
 from ionrouter.providers.plain_answer import read_plain
 from ionrouter.providers.rerank_body import read_rerank, read_rerank_usage
-from ionrouter.providers.tool_calls import ToolCalls, whole_calls
+from ionrouter.providers.tool_calls import NOTHING, ToolCalls, whole_calls
 from ionrouter.providers.usage_body import merge_usage, read_usage
 from ionrouter.schema import json
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
@@ -97,13 +97,15 @@ class StreamNormaliser:
         if open_ones and not is_done:
             raise self._errors.fault("cut", "the upstream ended the stream before a finish reason")
         if open_ones:
-            finishes = tuple(ChoiceDelta(i, {}, self._missing_finish(i)) for i in sorted(open_ones))
+            finishes = tuple(self._missing_finish(i) for i in sorted(open_ones))
             yield self._with_ids(Chunk(choices=finishes))
         if self._told.usage is not None:
             yield self._with_ids(Chunk(usage=self._told.usage))
 
-    def _missing_finish(self, index: int) -> Any:
-        return "tool_calls" if self._choices[index].calls else "stop"
+    def _missing_finish(self, index: int) -> ChoiceDelta:
+        calls = self._choices[index].calls
+        rest = calls.rest()
+        return ChoiceDelta(index, {"tool_calls": rest} if rest else {}, "tool_calls" if calls else "stop")
 
     def _with_ids(self, chunk: Chunk) -> Chunk:
         return Chunk(chunk.choices, chunk.usage, self._upstream_id, self._service_tier, self._model)
@@ -125,6 +127,8 @@ class StreamNormaliser:
         if reason is not None:
             state.is_finished = True
             self._num_finished += 1
+            if reason == "tool_calls" and (rest := state.calls.rest()):
+                delta["tool_calls"] = [*delta.get("tool_calls", ()), *rest]
         if not state.has_content:
             state.has_content = Chunk(choices=(ChoiceDelta(index, delta),)).commits
         if reason is not None and state.is_garbled and not state.has_content:
@@ -231,6 +235,9 @@ def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorRead
         if not Chunk(choices=(ChoiceDelta(index, message),)).commits:
             raise errors.fault("empty", "the upstream answered without text and without a finish reason")
         reason = "tool_calls" if message.get("tool_calls") else "stop"
+    if reason == "tool_calls":  # cut by length, one may have been about to say more
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = call["function"]["arguments"] or NOTHING
     scores = _prompt_logprobs(choice)
     return Choice(index, message, reason, native, _logprobs(choice), _stop_sequence(choice), scores)
 

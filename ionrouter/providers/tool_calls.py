@@ -14,6 +14,8 @@ from typing import Any
 from ionrouter.providers.indexes import read_index
 from ionrouter.schema import json
 
+NOTHING = "{}"  # the arguments of a call that has none
+
 
 @dataclass(slots=True)
 class _Call:
@@ -65,6 +67,16 @@ class ToolCalls:
     def legacy(self, function_call: Any) -> list[dict[str, Any]]:
         """Normalise the deprecated `function_call`: a single call without index or id."""
         return self.fragments([{"function": function_call}]) if isinstance(function_call, dict) else []
+
+    def rest(self) -> list[dict[str, Any]]:
+        """What is left to say at a finish: a call without arguments has none, which is an empty object.
+
+        Clients parse the arguments, and nothing is not JSON.
+        """
+        bare = [call for call in self._calls if not call.arguments]
+        for call in bare:
+            call.arguments.append(NOTHING)
+        return [{"index": call.index, "function": {"arguments": NOTHING}} for call in bare]
 
     def _fragment(self, item: dict[str, Any]) -> dict[str, Any] | None:
         function, call_id = item.get("function"), _string(item.get("id"))

@@ -11,7 +11,7 @@ from ionrouter.schema.events import Chunk, Complete
 from ionrouter.schema.usage import Usage
 from tests.support.endpoints import Answer
 from tests.support.normalised import failure, message, read, whole
-from tests.support.wire import usage
+from tests.support.wire import chunk, usage
 
 
 def test_a_whole_answer_keeps_content_null_beside_tool_calls() -> None:
@@ -110,3 +110,23 @@ def test_a_whole_answer_can_be_said_as_chunks() -> None:
     assert answer.tool_calls() == [("t1", "f", "{}")]
     assert answer.finishes() == {0: ("tool_calls", "tool_calls")}
     assert answer.usages() == [Usage(5, 2)]
+
+
+@pytest.mark.parametrize("told", [{}, {"arguments": ""}, {"arguments": None}])
+@pytest.mark.parametrize("finish", ["tool_calls", "stop", None])
+def test_a_call_without_arguments_has_an_empty_object(told: dict[str, Any], finish: str | None) -> None:
+    """Clients parse them: nothing at all is not JSON."""
+    call = {"id": "t1", "type": "function", "function": {"name": "now", **told}}
+    assert whole(message(None, finish, tool_calls=[call])).choices[0].message["tool_calls"] == [
+        {"id": "t1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    ]
+    streamed = [chunk({"tool_calls": [{**call, "index": 0}]}), *([chunk({}, finish)] if finish else [])]
+    assert read(*streamed).tool_calls() == [("t1", "now", "{}")]
+    assert read(chunk({"tool_calls": [call]}, finish)).tool_calls() == [("t1", "now", "{}")]
+
+
+def test_a_call_that_was_cut_before_its_arguments_keeps_none() -> None:
+    call = {"id": "t1", "type": "function", "function": {"name": "now", "arguments": ""}}
+    (choice,) = whole(message(None, "length", tool_calls=[call])).choices
+    assert choice.message["tool_calls"][0]["function"]["arguments"] == ""
+    assert read(chunk({"tool_calls": [{**call, "index": 0}]}, "length")).tool_calls() == [("t1", "now", "")]

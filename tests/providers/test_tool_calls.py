@@ -185,6 +185,6 @@ def test_arguments_that_go_on_with_a_brace_are_one_call(pieces: list[str]) -> No
 
 
 def test_arguments_before_their_name_are_its_own() -> None:
-    assert names_and_arguments(
-        [part(None, '{"a"', index=0, id="x")], [part("f", ": 1}", index=0)]
-    ) == [("f", '{"a": 1}')]
+    assert names_and_arguments([part(None, '{"a"', index=0, id="x")], [part("f", ": 1}", index=0)]) == [
+        ("f", '{"a": 1}')
+    ]
