@@ -26,6 +26,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         wanted.model,
         tuple(parsed.stop_sequences or ()),
         hides_reasoning=chat.hides_reasoning,
+        omits_thoughts=parsed.omits_thoughts,
         num_in=wanted.prompt_tokens,
     )
     return await serve(request, Ask(wanted, answer, (*chat.ignored, *parsed.ignored)), SURFACE)

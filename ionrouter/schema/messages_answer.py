@@ -43,6 +43,7 @@ class MessagesAnswer:
     model: str  # until commit the requested one
     stop_sequences: tuple[str, ...] = ()
     hides_reasoning: bool = False
+    omits_thoughts: bool = False  # of thoughts, shows the signatures and what is encrypted alone
     num_in: int = 0
     provider: str = ""
     _has_begun: bool = False
@@ -174,7 +175,7 @@ class MessagesAnswer:
             return
         if not goes_on and self._open == "thinking":
             yield from self._close()  # a signature must not sign what another block says
-        if text := detail.get("text") or detail.get("summary"):
+        if (text := detail.get("text") or detail.get("summary")) and not self.omits_thoughts:
             yield from self._continue("thinking", {"thinking": "", "signature": ""})
             yield self._piece("thinking_delta", thinking=text)
         if signature := detail.get("signature"):

@@ -191,6 +191,11 @@ class MessagesRequest(BaseModel):
         return tuple(found)
 
     @property
+    def omits_thoughts(self) -> bool:
+        """Whether thoughts are wanted without their text. Signatures are: the next turn is refused without."""
+        return self.thinking is not None and self.thinking.display == "omitted"
+
+    @property
     def _has_budget(self) -> bool:
         return self.thinking is not None and self.thinking.type == "enabled"
 
@@ -232,10 +237,9 @@ class MessagesRequest(BaseModel):
             return {"effort": effort} if effort else {}
         if thinking.type == "disabled":
             return {"enabled": False}
-        hidden = {"exclude": True} if thinking.display == "omitted" else {}
         if thinking.type == "enabled":
-            return {"max_tokens": thinking.budget_tokens, **hidden}
-        return {**({"effort": effort} if effort else {"enabled": True}), **hidden}
+            return {"max_tokens": thinking.budget_tokens}
+        return {"effort": effort} if effort else {"enabled": True}
 
     def _format(self) -> dict[str, Any] | None:
         if self.output_config is None or self.output_config.format is None:

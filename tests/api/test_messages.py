@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, FailureClass, StreamBroken, UpstreamError
-from ionrouter.schema.events import Event
+from ionrouter.schema.events import ChoiceDelta, Chunk, Event
 from ionrouter.schema.request import InferenceRequest
 from tests.support.edge import COMMITTED, FINISHED, a_table, edge_server, stop, text
 
@@ -65,6 +65,24 @@ async def test_the_router_gets_a_chat_request(tmp_path: Path) -> None:
     assert request.body["messages"][0] == {"role": "system", "content": "s"}
     assert request.body["stop"] == ["E"]
     assert {"max_tokens", "stop"} <= request.parameters
+
+
+async def test_omitted_thoughts_are_asked_for_and_shown_without_their_text(tmp_path: Path) -> None:
+    detail = {"type": "reasoning.text", "text": "secret", "signature": "S", "index": 0}
+
+    async def thinks(_request: InferenceRequest) -> AsyncGenerator[Event, None]:
+        yield COMMITTED
+        yield Chunk(choices=(ChoiceDelta(0, {"reasoning": "secret", "reasoning_details": [detail]}),))
+        yield Chunk(choices=(ChoiceDelta(0, {"content": "x"}, "stop"),))
+        yield FINISHED
+
+    thinking = {"type": "enabled", "budget_tokens": 5, "display": "omitted"}
+    async with edge_server(tmp_path, thinks) as server:
+        _, _, body = await server.post(PATHS[0], {**BODY, "thinking": thinking, "stream": True})
+        (request,) = server.routes.requests
+    assert request.body["reasoning"] == {"max_tokens": 5}
+    assert "secret" not in body
+    assert '"signature_delta","signature":"S"' in body
 
 
 async def test_what_had_no_effect_is_in_the_header(tmp_path: Path) -> None:

@@ -219,6 +219,25 @@ def test_hidden_reasoning_stays_hidden() -> None:
     assert "secret" not in json.dumps(_stream(chunks, hides_reasoning=True))
 
 
+def test_omitted_thoughts_keep_what_the_next_turn_needs() -> None:
+    """Without its signed blocks Claude refuses the turn after a tool's result."""
+    common = {"type": "reasoning.text", "format": "f"}
+    told = [
+        [{**common, "text": "sec", "index": 0}],
+        [{**common, "text": "ret", "signature": "S", "index": 0}],
+        [{"type": "reasoning.encrypted", "data": "D", "index": 1}],
+        [{**common, "text": "secret", "index": 2}],  # signed by nobody: nothing is left of it
+    ]
+    chunks = [*(chunk({"reasoning_details": details}) for details in told), chunk({"content": "x"}, "stop")]
+    events = _stream(chunks, omits_thoughts=True)
+    assert joined_blocks(events) == [
+        {"type": "thinking", "thinking": "", "signature": "S"},
+        {"type": "redacted_thinking", "data": "D"},
+        {"type": "text", "text": "x", "citations": None},
+    ]
+    assert "thinking_delta" not in json.dumps(events)
+
+
 def test_a_call_cut_by_length_shows_what_there_was() -> None:
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a": "b'}}
     chunks = [chunk({"tool_calls": [call]}), chunk({}, "length")]

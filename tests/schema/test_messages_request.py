@@ -163,7 +163,7 @@ def test_tools_and_choices(choice: Any, expected: Any) -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, {"max_tokens": 2000}),
         ({"thinking": {"type": "adaptive"}}, {"enabled": True}),
         ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, {"effort": "low"}),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, {"enabled": True, "exclude": True}),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, {"enabled": True}),
         ({"thinking": {"type": "disabled"}}, {"enabled": False}),
         ({"output_config": {"effort": "high"}}, {"effort": "high"}),
         ({}, None),
