@@ -29,7 +29,7 @@ class _Call:
         """Whether a fragment's arguments are another call's, because this one's are whole.
 
         Gemini's OpenAI shape says index 0 of every parallel call, of the same tool too. Most fragments are
-        told by one character. An empty object goes on where no name is said: some send it before the true one.
+        told by one character. An empty object goes on where no name is said: some send one before the true.
         """
         if not self.arguments or not fragment.lstrip().startswith("{"):
             return False

@@ -58,19 +58,29 @@ class Conversation:
         function = {"name": name, "arguments": arguments}
         self._calls.append({"id": call_id, "type": "function", "function": function})
 
-    def result(self, call_id: str, parts: Sequence[Part], *, is_error: bool = False) -> None:
-        """Add a tool's result."""
+    def result(
+        self, call_id: str, parts: Sequence[Part], *, is_error: bool = False, mark: Part | None = None
+    ) -> None:
+        """Add a tool's result; `mark`: its `cache_control`, which covers all of it.
+
+        Empty texts are left out: Claude refuses them in a list, and a mark on one anywhere.
+        """
         self._close()
-        texts = [part for part in parts if part["type"] == "text"]
+        texts = [part for part in parts if part["type"] == "text" and part["text"]]
         media = [part for part in parts if part["type"] != "text"]
         if is_error:
             texts = [text_part("Error: " if texts else "Error"), *texts]
         if media and not texts:
             texts = [text_part(SEE_BELOW)]
+        about: Part = {}
+        if mark is not None and (marked := media or texts):
+            marked[-1] = {**marked[-1], "cache_control": mark}
+        elif mark is not None:
+            about = {"cache_control": mark}
         self._media.extend(media)
         is_plain = all(part.keys() == {"type", "text"} for part in texts)
         content: Any = "".join(part["text"] for part in texts) if is_plain else texts
-        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content, **about})
 
     def messages(self) -> list[dict[str, Any]]:
         """Finish."""

@@ -185,10 +185,8 @@ def add_user_turn(chat: Conversation, blocks: list[Block]) -> None:
     """Add a user turn: tool results first, as chat wants them, then whatever else it says."""
     for block in blocks:
         if block.type == "tool_result":
-            parts = parts_of(blocks_of(block.content))
-            if block.cache_control is not None and parts:
-                parts[-1] = {**parts[-1], "cache_control": block.cache_control}
-            chat.result(block.tool_use_id or "", parts, is_error=block.is_error is True)
+            parts, is_error = parts_of(blocks_of(block.content)), block.is_error is True
+            chat.result(block.tool_use_id or "", parts, is_error=is_error, mark=block.cache_control)
     if parts := parts_of(blocks):
         chat.say("user", parts)
 

@@ -192,7 +192,7 @@ class MessagesRequest(BaseModel):
 
     @property
     def omits_thoughts(self) -> bool:
-        """Whether thoughts are wanted without their text. Signatures are: the next turn is refused without."""
+        """Whether thoughts come without their text, but with the signatures that the next turn needs."""
         return self.thinking is not None and self.thinking.display == "omitted"
 
     @property

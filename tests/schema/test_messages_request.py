@@ -132,6 +132,26 @@ def test_pictures_in_a_tools_result_move_to_the_next_user_message() -> None:
     assert [part["type"] for part in user["content"]] == ["image_url"]
 
 
+@pytest.mark.parametrize("empty", ["", [], [text("")], None])
+@pytest.mark.parametrize("is_error", [True, False])
+def test_a_cache_mark_never_stands_on_an_empty_text(empty: Any, is_error: bool) -> None:
+    """A tool that said nothing, marked as clients mark the end: Claude refuses such a mark on a text."""
+    result = {"type": "tool_result", "tool_use_id": "t", "is_error": is_error, "cache_control": EPHEMERAL}
+    made = chat(messages=[{"role": "user", "content": [{**result, "content": empty}]}])
+    said = {"content": [text("Error", cache_control=EPHEMERAL)]}
+    quiet = {"content": "", "cache_control": EPHEMERAL}
+    assert made["messages"] == [{"role": "tool", "tool_call_id": "t", **(said if is_error else quiet)}]
+
+
+def test_a_cache_mark_of_a_result_stands_at_its_end() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "cache_control": EPHEMERAL}
+    for content, where in (([text("a"), text("")], 0), ([text("a"), image], 1)):
+        made = chat(messages=[{"role": "user", "content": [{**result, "content": content}]}])["messages"]
+        assert made[where]["content"][-1]["cache_control"] == EPHEMERAL
+        assert str(made).count("cache_control") == 1
+
+
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
