@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from ionrouter.schema.common import TextRequest
+from ionrouter.schema.common import TextRequest, ToolName
 from ionrouter.schema.whole_numbers import WHOLE
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -73,7 +73,7 @@ class Message(BaseModel):
 
 class ToolFunction(BaseModel):
     model_config = ConfigDict(extra="allow")
-    name: Annotated[StrictStr, Field(min_length=1, max_length=64)]
+    name: ToolName
     description: StrictStr | None = None
     parameters: dict[str, Any] | None = None
     strict: StrictBool | None = None

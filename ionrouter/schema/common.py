@@ -33,6 +33,8 @@ Bias = Annotated[Number, Field(ge=-100, le=100)]
 PositiveInt = Annotated[StrictInt, Field(ge=1), WHOLE]
 ModelName = Annotated[StrictStr, Field(min_length=1, max_length=512)]
 Effort = Literal["max", "xhigh", "high", "medium", "low", "minimal", "none"]
+MAX_TOOL_NAME = 128  # Claude's limit; OpenAI says 64 itself, and names of MCP servers' tools are longer
+ToolName = Annotated[StrictStr, Field(min_length=1, max_length=MAX_TOOL_NAME)]
 Stop = Annotated[list[StrictStr], Field(max_length=16)]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from ionrouter.schema.common import MAX_MODELS, Effort, ModelName, PositiveInt, Stop, Twofold, Unit
+from ionrouter.schema.common import MAX_MODELS, Effort, ModelName, PositiveInt, Stop, ToolName, Twofold, Unit
 from ionrouter.schema.conversation import Conversation
 from ionrouter.schema.messages_blocks import (
     ALLOWED,
@@ -42,7 +42,7 @@ class Turn(BaseModel):
 
 class Tool(BaseModel):
     model_config = ConfigDict(extra="allow")
-    name: Annotated[StrictStr, Field(min_length=1, max_length=64)]
+    name: ToolName
     type: StrictStr | None = None
     description: StrictStr | None = None
     input_schema: dict[str, Any] | None = None

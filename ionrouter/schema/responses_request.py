@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from ionrouter.schema.allowed_tools import ALLOWED_TOOLS
-from ionrouter.schema.common import PositiveInt, Reasoning
+from ionrouter.schema.common import PositiveInt, Reasoning, ToolName
 from ionrouter.schema.conversation import Conversation, text_part
 from ionrouter.schema.responses_items import Item
 from ionrouter.schema.whole_numbers import WHOLE
@@ -58,7 +58,7 @@ def _word_or(value: Any, check: Callable[[Any], Any]) -> Any:
 class Tool(BaseModel):
     model_config = ConfigDict(extra="allow")
     type: StrictStr
-    name: Annotated[StrictStr, Field(min_length=1, max_length=64)] | None = None
+    name: ToolName | None = None
     description: StrictStr | None = None
     parameters: dict[str, Any] | None = None
     strict: StrictBool | None = None

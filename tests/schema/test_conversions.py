@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -139,3 +140,24 @@ def test_embeddings(body: dict[str, Any], given_input: Any) -> None:
         _ask(validated(EmbeddingsRequest, whole), whole, "embeddings")
     except RequestError as refused:
         assert refused.status == 400
+
+
+@pytest.mark.parametrize("model", [ChatRequest, MessagesRequest, ResponsesRequest])
+def test_a_tools_name_may_be_as_long_as_claude_takes_it(model: Any) -> None:
+    """Agents name a tool of an MCP server by server and tool: 64 characters are soon over."""
+    for name, is_fine in (("mcp__" + "n" * 123, True), ("mcp__" + "n" * 124, False)):
+        tool = {
+            ChatRequest: {"type": "function", "function": {"name": name}},
+            MessagesRequest: {"name": name, "input_schema": {"type": "object"}},
+            ResponsesRequest: {"type": "function", "name": name},
+        }[model]
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "input": "hi", "tools": [tool]}
+        try:
+            parsed = validated(model, body)
+        except RequestError as error:
+            assert not is_fine
+            assert "should have at most 128 characters" in str(error)
+        else:
+            assert is_fine
+            if model is not ChatRequest:
+                validated(ChatRequest, parsed.to_chat(body))
