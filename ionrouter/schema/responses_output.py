@@ -12,7 +12,7 @@ from typing import Any
 
 from ionrouter.schema.annotations import as_responses_annotation, listed
 from ionrouter.schema.images import result_of
-from ionrouter.schema.reasoning_details import TEXT, Block, Detail, details_of
+from ionrouter.schema.reasoning_details import ENCRYPTED, Block, Detail, details_of
 from ionrouter.schema.tool_stream import Step, ToolStream
 
 SseEvent = dict[str, Any]
@@ -25,6 +25,9 @@ class _PartWords:
     part: str
     key: str
     event: str
+    part_event: str = "content_part"
+    place: str = "content"  # the list of the item that holds the part
+    index: str = "content_index"  # what its number there is called
 
 
 _Logprobs = list[Any]
@@ -32,6 +35,9 @@ _TEXT = _PartWords("output_text", "text", "output_text")
 _REFUSAL = _PartWords("refusal", "refusal", "refusal")
 _EXTRAS = frozenset({"annotations", "images", "audio"})  # of a delta
 _THOUGHT = _PartWords("reasoning_text", "text", "reasoning_text")
+_SUMMED_UP = _PartWords(
+    "summary_text", "text", "reasoning_summary_text", "reasoning_summary_part", "summary", "summary_index"
+)
 
 
 @dataclass(slots=True)
@@ -62,10 +68,7 @@ class Output:
 
     def items(self) -> list[dict[str, Any]]:
         """A copy, as deep as anything that still grows."""
-        return [
-            {**item, "content": [dict(part) for part in item["content"]]} if "content" in item else dict(item)
-            for item in self._items
-        ]
+        return [_whole_copy(item) for item in self._items]
 
     def text(self) -> str:
         """What the assistant said, all messages joined."""
@@ -124,14 +127,17 @@ class Output:
             yield from self._say(_REFUSAL, refusal, [])
 
     def _think(self, detail: Detail, *, is_first: bool) -> Iterator[SseEvent]:
-        before = self._thought.type
         goes_on = self._thought.takes(detail, is_first=is_first)
-        if not goes_on and (self._is_sealed or before == self._thought.type == TEXT):
+        if not goes_on and (self._is_sealed or (self._has_content and self._thought.type != ENCRYPTED)):
             yield from self._close_item("completed")  # a signature must not sign what another item says
         yield from self._item("reasoning", _new_reasoning)
         item = self._items[-1]
-        if text := detail.get("text") or detail.get("summary"):
+        if not goes_on and self._words == _SUMMED_UP:
+            yield from self._close_part()  # an item may hold several summaries, each a part
+        if text := detail.get("text"):
             yield from self._grow(_THOUGHT, text, [])
+        elif text := detail.get("summary"):
+            yield from self._grow(_SUMMED_UP, text, [])
         if data := detail.get("data"):  # more of it may follow, so the item stays open
             item["encrypted_content"] = (item["encrypted_content"] or "") + data
             item["format"] = detail.get("format") or "unknown"
@@ -139,6 +145,10 @@ class Output:
             item["signature"] = signature
             item["format"] = detail.get("format") or "unknown"
             yield from self._close_item("completed")  # sealed; the next thought is another item
+
+    @property
+    def _has_content(self) -> bool:
+        return self._is_open and bool(self._items[-1].get("content"))
 
     @property
     def _is_sealed(self) -> bool:
@@ -160,7 +170,7 @@ class Output:
             told = as_responses_annotation(annotation, self._text_begins_at)
             known = {"annotation_index": len(written), "annotation": told}
             written.append(told)
-            yield self._part_event("response.output_text.annotation.added", **known)
+            yield self._part_event("response.output_text.annotation.added", _TEXT, **known)
         self._annotations = []
 
     def _draw(self, result: str) -> Iterator[SseEvent]:
@@ -180,19 +190,19 @@ class Output:
 
     def _grow(self, words: _PartWords, text: str, logprobs: _Logprobs) -> Iterator[SseEvent]:
         """Add to the open part, or open one."""
-        content = self._items[-1]["content"]
+        parts = self._items[-1][words.place]
         if self._words != words:
             yield from self._close_part()
             self._words, self._text_begins_at = words, self._num_characters
             more: dict[str, Any] = {"annotations": [], "logprobs": []} if words == _TEXT else {}
-            content.append({"type": words.part, words.key: "", **more})
-            yield self._part_event("response.content_part.added", part=_copy(content[-1]))
+            parts.append({"type": words.part, words.key: "", **more})
+            yield self._part_event(f"response.{words.part_event}.added", words, part=_copy(parts[-1]))
         self._pieces.append(text)
         if words == _TEXT:
             self._num_characters += len(text)
-            content[-1]["logprobs"] += logprobs
+            parts[-1]["logprobs"] += logprobs
         known = {"logprobs": logprobs} if words == _TEXT else {}
-        yield self._part_event(f"response.{words.event}.delta", delta=text, **known)
+        yield self._part_event(f"response.{words.event}.delta", words, delta=text, **known)
 
     def _call(self, *, is_over: bool, status: str = "completed") -> Iterator[SseEvent]:
         for step in self._tools.take(is_over=is_over):
@@ -237,16 +247,17 @@ class Output:
         words, self._words = self._words, None
         if words is None:
             return
-        part = self._items[-1]["content"][-1]
+        part = self._items[-1][words.place][-1]
         part[words.key], self._pieces = "".join(self._pieces), []
         known = {"logprobs": part["logprobs"]} if words == _TEXT else {}
-        yield self._part_event(f"response.{words.event}.done", **{words.key: part[words.key]}, **known)
-        yield self._part_event("response.content_part.done", part=_copy(part))
+        told = {words.key: part[words.key], **known}
+        yield self._part_event(f"response.{words.event}.done", words, **told)
+        yield self._part_event(f"response.{words.part_event}.done", words, part=_copy(part))
 
-    def _part_event(self, kind: str, **known: Any) -> SseEvent:
+    def _part_event(self, kind: str, words: _PartWords, **known: Any) -> SseEvent:
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
-        return {"type": kind, **where, "content_index": len(item["content"]) - 1, **known}
+        return {"type": kind, **where, words.index: len(item[words.place]) - 1, **known}
 
 
 _PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "image_generation_call": "ig"}
@@ -266,6 +277,11 @@ def _new_call(step: Step) -> dict[str, Any]:
 
 def _new_image() -> dict[str, Any]:
     return {"type": "image_generation_call", "result": None}
+
+
+def _whole_copy(item: dict[str, Any]) -> dict[str, Any]:
+    grown = {name: [dict(part) for part in item[name]] for name in ("summary", "content") if name in item}
+    return {**item, **grown}
 
 
 def _copy(part: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from ionrouter.schema.errors import ErrorBody, plain_error
 from ionrouter.schema.events import ChoiceDelta, Chunk
 from ionrouter.schema.responses_answer import ResponsesAnswer
+from ionrouter.schema.responses_request import ResponsesRequest
+from ionrouter.schema.validation import validated
 from tests.support.deltas import (
     COMMITTED,
     FINISHED,
@@ -75,6 +77,15 @@ def test_events_tell_the_same_as_the_response_at_their_end(chunks: list[Chunk]) 
         item = items[-1]
         if kind == "content_part.added":
             item["content"].append(event["part"])
+        elif kind == "reasoning_summary_part.added":
+            assert event["summary_index"] == len(item["summary"])
+            item["summary"].append(event["part"])
+        elif kind == "reasoning_summary_text.delta":
+            item["summary"][event["summary_index"]]["text"] += event["delta"]
+        elif kind == "reasoning_summary_text.done":
+            assert item["summary"][event["summary_index"]]["text"] == event["text"]
+        elif kind == "reasoning_summary_part.done":
+            assert item["summary"][event["summary_index"]] == event["part"]
         elif kind in ("output_text.delta", "reasoning_text.delta"):
             item["content"][event["content_index"]]["text"] += event["delta"]
         elif kind == "output_text.annotation.added":
@@ -181,6 +192,32 @@ def test_thoughts_in_pieces_keep_their_seals(data: st.DataObject) -> None:
     assert [signature for _, signature in signed] == [d["signature"] for d in _with(details, "signature")]
     sealed = [item["encrypted_content"] for item in items if item["encrypted_content"] is not None]
     assert sealed == [d["data"] for d in _with(details, "data")]
+
+
+def test_a_summary_is_a_summary_and_comes_back_as_one() -> None:
+    """OpenAI's models show no more of their thoughts: agents read its events, and send the items back."""
+    common = {"id": "rs_1", "format": "openai-responses-v1"}
+    told: list[dict[str, Any]] = [
+        {"type": "reasoning.summary", "summary": "**One** ", "index": 0},
+        {"type": "reasoning.summary", "summary": "first", "index": 0},
+        {"type": "reasoning.summary", "summary": "**Two**", "index": 1},
+        {"type": "reasoning.encrypted", "data": "sealed", "index": 2},
+    ]
+    chunks = [chunk({"reasoning_details": [{**detail, **common}]}) for detail in told]
+    events = _stream([*chunks, chunk({"content": "x"}, "stop")])
+    thought, _ = events[-1]["response"]["output"]
+    parts = [{"type": "summary_text", "text": text} for text in ("**One** first", "**Two**")]
+    assert (thought["summary"], thought["content"]) == (parts, [])
+    kinds = [e["type"].removeprefix("response.") for e in events if "summary_index" in e]
+    steps = ["part.added", "text.delta", "text.delta", "text.done", "part.done"]
+    assert kinds == [f"reasoning_summary_{step}" for step in [*steps, *steps[:1], *steps[2:]]]
+    body = {"model": "m", "input": [thought, {"role": "user", "content": "?"}]}
+    made = validated(ResponsesRequest, body).to_chat(body)["messages"][0]["reasoning_details"]
+    assert [(d["type"], d.get("summary") or d["data"]) for d in made] == [
+        ("reasoning.summary", "**One** first"),
+        ("reasoning.summary", "**Two**"),
+        ("reasoning.encrypted", "sealed"),
+    ]
 
 
 def _with(details: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
