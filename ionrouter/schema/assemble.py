@@ -19,7 +19,8 @@ class _Draft:
 
     message: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, list[str]] = field(default_factory=dict)  # field -> its pieces, joined at the end
-    calls: dict[int, dict[str, Any]] = field(default_factory=dict)  # index -> tool call
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)  # index -> tool call, but its arguments
+    arguments: dict[int, list[str]] = field(default_factory=dict)  # index -> their pieces
     details: ReasoningDetails | None = None
     audio: Pieces | None = None
     logprobs: dict[str, list[Any]] = field(default_factory=dict)
@@ -60,13 +61,20 @@ class _Draft:
 
     def _add_call(self, call: dict[str, Any]) -> None:
         index = call.get("index", 0)
-        whole = self.calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
+        if index not in self.calls:
+            self.calls[index], self.arguments[index] = {"type": "function", "function": {"name": ""}}, []
+        whole = self.calls[index]
         for key in ("id", "type"):
             if call.get(key):
                 whole[key] = call[key]
         function = call.get("function") or {}
         whole["function"]["name"] += function.get("name") or ""
-        whole["function"]["arguments"] += function.get("arguments") or ""
+        if arguments := function.get("arguments"):
+            self.arguments[index].append(arguments)
+
+    def _call(self, index: int) -> dict[str, Any]:
+        call = self.calls[index]
+        return {**call, "function": {**call["function"], "arguments": "".join(self.arguments[index])}}
 
     def choice(self, index: int) -> Choice:
         """Finish."""
@@ -76,7 +84,7 @@ class _Draft:
         if self.audio is not None:
             message["audio"] = self.audio.joined()
         if self.calls:
-            message["tool_calls"] = [self.calls[i] for i in sorted(self.calls)]
+            message["tool_calls"] = [self._call(i) for i in sorted(self.calls)]
         if "text" not in message:
             message = {"role": "assistant", "content": None, **message}
         logprobs = dict(self.logprobs) or None

@@ -49,7 +49,7 @@ class Output:
     _items: list[dict[str, Any]] = field(default_factory=list)
     _is_open: bool = False  # the last item
     _words: _PartWords | None = None  # of the part that is open in it
-    _pieces: list[str] = field(default_factory=list)  # the open part's text, joined when it ends
+    _pieces: list[str] = field(default_factory=list)  # of the open part or call, joined when it ends
     _tools: ToolStream = field(default_factory=ToolStream)
     _late: list[tuple[Mapping[str, Any], Sequence[Detail], _Logprobs]] = field(default_factory=list)
     _thought: Block = field(default_factory=Block)
@@ -215,10 +215,11 @@ class Output:
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
         if step.arguments:
-            item["arguments"] += step.arguments
+            self._pieces.append(step.arguments)
             kind = "response.function_call_arguments.delta"
             yield {"type": kind, **where, "delta": step.arguments}
         if step.closes:
+            item["arguments"], self._pieces = "".join(self._pieces), []
             done = {"name": item["name"], "arguments": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **where, **done}
             yield from self._close_item(status)

@@ -7,7 +7,7 @@ until the earlier one's arguments are whole, or the answer ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.schema import json
@@ -28,10 +28,19 @@ class Step:
 class _Call:
     id: str = ""
     name: str = ""
-    arguments: str = ""
-    num_written: int = 0  # characters of arguments written
+    pieces: list[str] = field(default_factory=list)  # of the arguments, none empty; joined where it must be
+    num_written: int = 0  # of the pieces
     is_open: bool = False
     is_closed: bool = False
+    _num_judged: int = -1  # of the pieces, when it was asked last whether they are whole
+    _was_whole: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arguments are; asked at every event while another one waits."""
+        if self._num_judged != len(self.pieces):
+            self._num_judged, self._was_whole = len(self.pieces), _is_whole("".join(self.pieces))
+        return self._was_whole
 
 
 class ToolStream:
@@ -47,7 +56,7 @@ class ToolStream:
     @property
     def is_mid_call(self) -> bool:
         """Whether a call is open whose arguments are not whole yet."""
-        return any(not call.is_closed and not _is_whole(call.arguments) for call in self._calls.values())
+        return any(not call.is_closed and not call.is_whole for call in self._calls.values())
 
     def add(self, fragments: Sequence[Mapping[str, Any]]) -> None:
         """Note a delta's `tool_calls`."""
@@ -56,7 +65,8 @@ class ToolStream:
             function = fragment.get("function") or {}
             call.id = call.id or fragment.get("id") or ""
             call.name = call.name or function.get("name") or ""
-            call.arguments += function.get("arguments") or ""
+            if arguments := function.get("arguments"):
+                call.pieces.append(arguments)
 
     def take(self, *, is_over: bool = False) -> Iterator[Step]:
         """Yield what can be written now; `is_over`: nothing more will come, write and close all."""
@@ -67,15 +77,15 @@ class ToolStream:
             if step := _written(call):
                 yield step
             is_last = position == len(waiting) - 1
-            if not is_over and (is_last or not _is_whole(call.arguments)):
+            if not is_over and (is_last or not call.is_whole):
                 return
             call.is_closed = True
             yield Step(call.id, call.name, closes=True)
 
 
 def _written(call: _Call) -> Step | None:
-    fresh, opens = call.arguments[call.num_written :], not call.is_open
-    call.num_written, call.is_open = len(call.arguments), True
+    fresh, opens = "".join(call.pieces[call.num_written :]), not call.is_open
+    call.num_written, call.is_open = len(call.pieces), True
     return Step(call.id, call.name, fresh, opens) if fresh or opens else None
 
 

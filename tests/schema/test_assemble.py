@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ionrouter.schema.assemble import Assembly, as_chunk, is_filtered_empty
@@ -128,3 +129,13 @@ def test_what_counts_as_filtered_and_empty() -> None:
     assert not is_filtered_empty(Chunk((d({"content": "x"}, 0, "content_filter"),)))
     assert not is_filtered_empty(Chunk((d({}, 0, "content_filter"), d({}, 1, "stop"))))
     assert not is_filtered_empty(Chunk((d({}),)))
+
+
+def test_arguments_in_many_pieces_are_joined_once() -> None:
+    begun, assembly = time.process_time(), Assembly()
+    for _ in range(250_000):
+        call = {"index": 0, "id": "c", "function": {"name": "", "arguments": "abcd"}}
+        assembly.add(Chunk((d({"tool_calls": [call]}),)))
+    (told,) = assembly.complete().choices[0].message["tool_calls"]
+    assert told["function"]["arguments"] == "abcd" * 250_000
+    assert time.process_time() - begun < 5

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from ionrouter.schema.events import Chunk
@@ -76,3 +78,30 @@ def test_arguments_nested_beyond_reason_are_written_as_they_came() -> None:
     assert list(stream.take()) == [Step("a", "f", arguments, opens=True)]
     assert stream.is_mid_call
     assert list(stream.take(is_over=True)) == [Step("a", "f", closes=True)]
+
+
+@pytest.mark.parametrize("later", ["another call", "text"])
+def test_a_long_call_that_stays_open_is_not_read_again_at_every_event(later: str) -> None:
+    """Reading its 200 kB at each of 20,000 events took seconds of everybody's time."""
+    stream, begun = ToolStream(), time.process_time()
+    stream.add([{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x": "' + "a" * 200_000}}])
+    list(stream.take())
+    for number in range(20_000):
+        if later == "text":
+            assert stream.is_mid_call
+        else:
+            stream.add([{"index": 1, "id": "b", "function": {"name": "g", "arguments": str(number)}}])
+            assert not list(stream.take())
+    stream.add([{"index": 0, "function": {"arguments": '"}'}}])
+    assert [step.closes for step in stream.take(is_over=True)][-1]
+    assert time.process_time() - begun < 2
+
+
+def test_arguments_in_many_pieces_cost_no_more_than_they_are_long() -> None:
+    stream, begun = ToolStream(), time.process_time()
+    said = []
+    for _ in range(250_000):
+        stream.add([{"index": 0, "id": "a", "function": {"name": "f", "arguments": "abcd"}}])
+        said += [step.arguments for step in stream.take()]
+    assert "".join(said) == "abcd" * 250_000
+    assert time.process_time() - begun < 5
