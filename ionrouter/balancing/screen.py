@@ -16,6 +16,7 @@ from ionrouter.balancing.fields import may_support, undeclared_parameters
 from ionrouter.balancing.health import Health
 from ionrouter.routing.table import Endpoint, ModelRoute
 from ionrouter.routing.tags import matches
+from ionrouter.schema.context_length import too_many
 from ionrouter.schema.load import EngineLoad, context_room
 from ionrouter.schema.request import InferenceRequest, ProviderPreferences
 
@@ -147,8 +148,7 @@ def _context(s: Subject) -> str | None:
     longest = prompt if s.takes_less and is_engines else prompt + (wanted or 0)
     if room is not None and longest > room:
         # Four characters a token: an answer's `usage` will count otherwise.
-        parts = f"about {prompt} prompt tokens" + (f" + {wanted} max_tokens" if wanted else "")
-        return f"{parts} are over the context length {room}"
+        return too_many(prompt, wanted, room)
     most = s.endpoint.max_completion_tokens
     if most is not None and wanted is not None and wanted > most:
         return f"max_tokens {wanted} is over this endpoint's limit {most}"

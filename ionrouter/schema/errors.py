@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ionrouter.schema.context_length import in_anthropics_words
+
 # OpenAI's `error.type`, by status.
 OPENAI_TYPES = {
     400: "invalid_request_error",
@@ -96,9 +98,10 @@ class ErrorBody:
 
     def messages_envelope(self, request_id: str | None) -> dict[str, Any]:
         """Anthropic's envelope; what else is known stands beside its own three keys."""
+        is_long = self.error_type == "context_length_exceeded"
         error: dict[str, Any] = {
             "type": messages_type(self.status, self.error_type),
-            "message": self.message,
+            "message": in_anthropics_words(self.message) if is_long else self.message,
             "error_type": self.error_type,
         }
         if self.availability:
