@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from ionrouter.balancing.plain_messages import make_plain
+from ionrouter.balancing.reasoning import thought_fields
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
 from ionrouter.schema.request import InferenceRequest
@@ -147,7 +148,7 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
         else:
             dropped.append(name)
     if is_shared and not endpoint.provider.forward_provider:
-        make_plain(body, endpoint.supported_parameters)
+        make_plain(body, endpoint.supported_parameters, thought_fields(endpoint))
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
         body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
     return Fitted(body, tuple(sorted(dropped)) if dropped else ())

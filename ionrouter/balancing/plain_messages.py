@@ -9,26 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any
 
+from ionrouter.schema.reasoning_details import TOLD_IN, thoughts_of
+
 _MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 _OF_ANSWERS = frozenset({"reasoning_details", "annotations", "images"})
+_HELD = frozenset({*TOLD_IN, "reasoning_details"})
 
 
-def make_plain(body: dict[str, Any], declared: Set[str]) -> None:
-    """Put plain `messages` and `tools` into a body; the client's own lists and dicts stay as they are."""
+def make_plain(body: dict[str, Any], declared: Set[str], thought_fields: Sequence[str] = ()) -> None:
+    """Put plain `messages` and `tools` into a body; the client's own lists and dicts stay as they are.
+
+    `thought_fields`: where an answer's thoughts go, if that is known.
+    """
     marks, extras = (_MARKS - declared, _OF_ANSWERS - declared) if declared else (_MARKS, _OF_ANSWERS)
     messages, tools = body.get("messages"), body.get("tools")
     if isinstance(messages, list):
-        body["messages"] = [_message(message, marks, extras) for message in messages]
+        body["messages"] = [_message(message, marks, extras, thought_fields) for message in messages]
     if isinstance(tools, list):
         body["tools"] = [_without(tool, marks) for tool in tools]
 
 
-def _message(message: Any, marks: Set[str], extras: Set[str]) -> Any:
+def _message(message: Any, marks: Set[str], extras: Set[str], thought_fields: Sequence[str]) -> Any:
     if not isinstance(message, dict):
         return message
     message = _without(message, marks)
     if message.get("role") == "assistant":
+        thoughts = thoughts_of(message) if thought_fields and not _HELD.isdisjoint(message) else ""
         message = _asked_back(message, extras)
+        if thoughts:
+            rest = {name: value for name, value in message.items() if name not in TOLD_IN}
+            message = {**rest, **dict.fromkeys(thought_fields, thoughts)}
     content = message.get("content")
     if not isinstance(content, list):
         return message

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
+from yarl import URL
 
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.request import InferenceRequest
@@ -14,6 +16,9 @@ from ionrouter.schema.request import InferenceRequest
 EFFORT_SHARES = {"xhigh": 0.95, "high": 0.8, "medium": 0.5, "low": 0.2, "minimal": 0.1}
 DEFAULT_EFFORT = "medium"
 _WISHES = ("reasoning", "reasoning_effort")
+_CONTENT = "reasoning_content"
+# They refuse the turn after a tool's result without the thoughts that led to the call.
+_WANT_CONTENT = ("deepseek.com", "moonshot.ai", "moonshot.cn", "z.ai", "bigmodel.cn", "xiaomimimo.com")
 
 
 def thinking(request: InferenceRequest) -> InferenceRequest:
@@ -62,3 +67,23 @@ def effort_of(wish: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
     if not isinstance(most, int):
         return DEFAULT_EFFORT
     return min(EFFORT_SHARES, key=lambda name: abs(EFFORT_SHARES[name] - budget / most))
+
+
+def thought_fields(endpoint: Endpoint) -> tuple[str, ...]:
+    """Name the fields in which a server of OpenAI's shapes takes an answer's thoughts back.
+
+    Several: it is one of ours, and which it reads depends on what it is; empty: nobody knows, so they stay
+    where the caller put them.
+    """
+    said = endpoint.options.get("reasoning_field") or endpoint.provider.options.get("reasoning_field")
+    if said:
+        return (said,)
+    if _wants_content(endpoint.provider.base_url):
+        return (_CONTENT,)
+    return ("reasoning", _CONTENT) if endpoint.provider.forward_unknown else ()
+
+
+@lru_cache(maxsize=256)
+def _wants_content(base_url: str | None) -> bool:
+    host = URL(base_url or "").host or ""
+    return any(host == name or host.endswith(f".{name}") for name in _WANT_CONTENT)

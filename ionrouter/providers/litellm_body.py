@@ -11,6 +11,7 @@ from ionrouter.providers.rerank_body import sent_documents
 from ionrouter.providers.upstream_body import with_one_length, without_protected
 from ionrouter.schema import json
 from ionrouter.schema.fields import MODEL_PARAMETERS
+from ionrouter.schema.reasoning_details import thoughts_of
 from ionrouter.schema.request import WHOLE_KINDS
 
 # Whatever else a body holds could be one of litellm's own switches (api_base, fallbacks, mock_response ...).
@@ -32,6 +33,8 @@ _RERANK = frozenset(
     ("query", "documents", "top_n", "rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "instruction")
 )
 CLAUDE = "anthropic-claude-v1"  # reasoning details that are Claude's own
+# litellm's providers that want an answer's thoughts back, and in which field.
+_THOUGHTS = dict.fromkeys(("deepseek", "moonshot", "zai"), "reasoning_content")
 _NOT_LITELLM = frozenset(("reasoning", "structured_outputs", "top_a"))
 _ALLOWED = (MODEL_PARAMETERS | _INPUT | _OTHER) - _NOT_LITELLM
 
@@ -67,7 +70,10 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
     body = with_one_length(dict(request.body), options.get("max_tokens_field"))
     allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
     if isinstance(messages := allowed.get("messages"), list):
-        allowed["messages"] = [_with_thinking(message) for message in messages]
+        name = request.endpoint.provider.litellm_provider or request.endpoint.provider.slug
+        wants_content = options.get("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
+        with_thoughts = _with_content if wants_content else _with_thinking
+        allowed["messages"] = [with_thoughts(message) for message in messages]
     return {**allowed, **_reasoning(body.get("reasoning"))}
 
 
@@ -80,6 +86,13 @@ def _with_thinking(message: Any) -> Any:
         if isinstance(detail, Mapping) and detail.get("format") == CLAUDE and (block := _thinking(detail))
     ]
     return {**message, "thinking_blocks": blocks} if blocks else message
+
+
+def _with_content(message: Any) -> Any:
+    """An answer's thoughts where its maker wants them: else it refuses the turn after a tool's result."""
+    is_answer = isinstance(message, Mapping) and message.get("role") == "assistant"
+    thoughts = thoughts_of(message) if is_answer else ""
+    return {**message, "reasoning_content": thoughts} if thoughts else message
 
 
 def _thinking(detail: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -146,7 +146,8 @@ class ProviderSpec(Spec):
     options: dict[str, Any] = Field(
         default={},
         description="Of the type. openai, litellm: max_tokens_field, the one name of the cap on new tokens "
-        "that the server takes; litellm: carrier, off sends every call through litellm; fake: the script.",
+        "that the server takes, reasoning_field, where it takes an answer's thoughts back; litellm: carrier, "
+        "off sends every call through litellm; fake: the script.",
     )
 
 

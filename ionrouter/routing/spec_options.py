@@ -36,6 +36,7 @@ class OpenAIOptions(Spec):
     """Of a server that speaks OpenAI's API."""
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    reasoning_field: Literal["reasoning", "reasoning_content"] | None = None
 
 
 class LiteLLMOptions(OpenAIOptions):

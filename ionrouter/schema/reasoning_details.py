@@ -16,6 +16,7 @@ TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.enc
 UNKNOWN = "unknown"  # a format
 # A detail's type -> its field that is cut into pieces. Details of other types come whole.
 TEXTS = {TEXT: "text", SUMMARY: "summary", ENCRYPTED: "data"}
+TOLD_IN = ("reasoning_content", "reasoning")  # fields of a message that hold plain thoughts
 _KEYS = frozenset(TEXTS.values())
 _SAYING = (*TEXTS.values(), "signature")
 
@@ -99,3 +100,14 @@ def details_of(delta: Mapping[str, Any]) -> Sequence[Detail]:
     if told and told[0].get("type") == TEXT:
         return [{**told[0], "text": plain}, *told[1:]]
     return [{"type": TEXT, "text": plain}, *told]
+
+
+def thoughts_of(message: Mapping[str, Any]) -> str:
+    """Give the text of what an answer thought, wherever its client kept it; nothing was checked."""
+    for name in TOLD_IN:
+        if isinstance(said := message.get(name), str) and said:
+            return said
+    details = message.get("reasoning_details")
+    told = [detail for detail in details if isinstance(detail, Mapping)] if isinstance(details, list) else []
+    texts = (detail.get("text") or detail.get("summary") for detail in told)
+    return "".join(text for text in texts if isinstance(text, str))

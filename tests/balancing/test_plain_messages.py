@@ -93,3 +93,45 @@ def test_who_knows_the_marks_gets_them(at: Endpoint) -> None:
 def test_a_plain_conversation_is_shared() -> None:
     message = {"role": "user", "content": [TEXT]}
     assert sent(strict(), message)["messages"][0] is message
+
+
+THOUGHT = {"role": "assistant", "content": "x"}
+DEEPSEEK = {"base_url": "https://api.deepseek.com/v1"}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"reasoning": "so"},
+        {"reasoning_content": "so"},
+        {"reasoning_details": [OURS]},
+        {"reasoning": "so", "reasoning_details": [OURS], "reasoning_content": None},
+    ],
+)
+@pytest.mark.parametrize(
+    ("at", "fields"),
+    [
+        (strict(**DEEPSEEK), ["reasoning_content"]),
+        (strict(base_url="http://10.0.0.1/v1", forward_unknown=True), ["reasoning", "reasoning_content"]),
+        (strict(base_url="https://a.example", options={"reasoning_field": "reasoning"}), ["reasoning"]),
+        (strict(**DEEPSEEK, options={"reasoning_field": "reasoning"}), ["reasoning"]),
+    ],
+)
+def test_thoughts_go_back_in_the_field_that_is_read(
+    at: Endpoint, fields: list[str], kept: dict[str, Any]
+) -> None:
+    """Without them DeepSeek and others refuse the turn after a tool's result."""
+    assert sent(at, THOUGHT | kept)["messages"] == [THOUGHT | dict.fromkeys(fields, "so")]
+
+
+@pytest.mark.parametrize("host", ["https://notdeepseek.com/v1", "https://api.deepseek.com.a.example", None])
+def test_thoughts_stay_where_they_are_for_a_server_that_nobody_knows(host: str | None) -> None:
+    for kept in ({"reasoning": "so"}, {"reasoning_content": "so"}):
+        assert sent(strict(base_url=host), THOUGHT | kept)["messages"] == [THOUGHT | kept]
+
+
+def test_an_answer_without_thoughts_and_a_question_get_none() -> None:
+    for message in (THOUGHT, {"role": "user", "content": "x", "reasoning": "so"}):
+        assert sent(strict(**DEEPSEEK), message)["messages"] == [message]
+    native = THOUGHT | {"reasoning_details": [SIGNED | {"text": ""}]}
+    assert sent(strict(**DEEPSEEK), native)["messages"] == [native]

@@ -145,7 +145,7 @@ CASES = {
         "models:\n  m: {endpoints: [{provider: local, weights: 'hf:o/r/f', options: {y: 1}}]}\n",
         [
             "line 6: providers.p.options.api_key: unknown option of type openai; "
-            "known here: max_tokens_field",
+            "known here: max_tokens_field, reasoning_field",
             "line 8: models.m.endpoints[0].options.y: unknown option of type ion; known here: none",
         ],
     ),
