@@ -152,6 +152,7 @@ class MessagesRequest(BaseModel):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # what output_config.format was called at first
     context_management: ContextManagement | None = None
     metadata: dict[str, Any] | None = None
     speed: Literal["standard", "fast"] | None = None
@@ -164,6 +165,8 @@ class MessagesRequest(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> MessagesRequest:
+        if self.output_format and self.output_config and self.output_config.format:
+            raise ValueError("give output_config.format or output_format, not both")
         if self.fallbacks and self.models:
             raise ValueError("give fallbacks or models, not both")
         if not self.tools and self.tool_choice and self.tool_choice.type in ("any", "tool"):
@@ -242,9 +245,10 @@ class MessagesRequest(BaseModel):
         return {"effort": effort} if effort else {"enabled": True}
 
     def _format(self) -> dict[str, Any] | None:
-        if self.output_config is None or self.output_config.format is None:
+        wanted = (self.output_config.format if self.output_config else None) or self.output_format
+        if wanted is None:
             return None
-        schema = {"name": "answer", "schema": self.output_config.format.schema_, "strict": True}
+        schema = {"name": "answer", "schema": wanted.schema_, "strict": True}
         return {"type": "json_schema", "json_schema": schema}
 
     def _tier(self) -> str | None:
@@ -256,8 +260,8 @@ class MessagesRequest(BaseModel):
 _TRANSLATED = frozenset(
     {
         "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
-        "context_management", "speed", "service_tier", "models", "fallbacks", "n", "mcp_servers", "container",
-        "user",
+        "output_format", "context_management", "speed", "service_tier", "models", "fallbacks", "n",
+        "mcp_servers", "container", "user",
     }
 )  # fmt: skip
 

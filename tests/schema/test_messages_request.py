@@ -15,6 +15,7 @@ from ionrouter.schema.validation import validated
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 EPHEMERAL = {"type": "ephemeral", "ttl": "1h"}
+JSON = {"type": "json_schema", "schema": {"type": "object"}}
 
 
 def chat(**body: Any) -> dict[str, Any]:
@@ -193,9 +194,12 @@ def test_thinking_is_reasoning(body: Any, reasoning: Any) -> None:
     assert chat(**body).get("reasoning") == reasoning
 
 
-def test_a_schema_for_the_answer() -> None:
+@pytest.mark.parametrize("older", [False, True])
+def test_a_schema_for_the_answer(older: bool) -> None:
     schema = {"type": "object"}
-    made = chat(output_config={"format": {"type": "json_schema", "schema": schema}})
+    wanted = {"type": "json_schema", "schema": schema}
+    made = chat(**({"output_format": wanted} if older else {"output_config": {"format": wanted}}))
+    assert "output_format" not in made
     assert made["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": schema, "strict": True},
@@ -268,6 +272,8 @@ def test_blocks_hold_blocks_one_level_deep(depth: int) -> None:
         ({"thinking": {"type": "enabled"}}, "thinking"),
         ({"thinking": {"type": "enabled", "budget_tokens": 10}, "max_tokens": 10}, None),
         ({"fallbacks": [{"model": "b"}], "models": ["c"]}, None),
+        ({"output_format": JSON, "output_config": {"format": JSON}}, None),
+        ({"output_format": {"type": "xml"}}, "output_format.type"),
         ({"fallbacks": [{"model": "b", "max_tokens": 1}]}, "fallbacks[0].max_tokens"),
         ({"fallbacks": [{"model": "b"}] * 4}, "fallbacks"),
         ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0]"),
