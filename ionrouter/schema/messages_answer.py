@@ -226,6 +226,8 @@ class MessagesAnswer:
             return "stop_sequence"
         if finish.native_finish_reason in _NATIVE:
             return finish.native_finish_reason or ""
+        if finish.finish_reason == "tool_calls" and not self._tools.has_calls:
+            return "end_turn"  # agents that are told to use a tool look for its block
         return STOP_REASONS.get(finish.finish_reason or "stop", "end_turn")
 
     def _stop_sequence(self) -> str | None:

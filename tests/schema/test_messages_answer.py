@@ -124,7 +124,9 @@ def test_all_that_the_upstream_said_is_there(chunks: list[Chunk]) -> None:
     ],
 )
 def test_stop_reasons(finish: str, native: str, reason: str) -> None:
-    events = _stream([chunk({"content": "x"}), chunk({}, finish, native)], stop_sequences=("END",))
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    calls = {"tool_calls": [call]} if reason == "tool_use" else {}
+    events = _stream([chunk({"content": "x"}), chunk(calls, finish, native)], stop_sequences=("END",))
     assert events[-2]["delta"]["stop_reason"] == reason
     assert events[-2]["delta"]["stop_sequence"] == ("END" if reason == "stop_sequence" else None)
 
@@ -236,6 +238,12 @@ def test_omitted_thoughts_keep_what_the_next_turn_needs() -> None:
         {"type": "text", "text": "x", "citations": None},
     ]
     assert "thinking_delta" not in json.dumps(events)
+
+
+def test_a_finish_for_calls_that_never_came_ends_the_turn() -> None:
+    assert _stream([chunk({"content": "x"}, "tool_calls")])[-2]["delta"]["stop_reason"] == "end_turn"
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    assert _stream([chunk({"tool_calls": [call]}, "tool_calls")])[-2]["delta"]["stop_reason"] == "tool_use"
 
 
 def test_a_call_cut_by_length_shows_what_there_was() -> None:
