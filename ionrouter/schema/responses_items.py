@@ -104,6 +104,10 @@ class Item(BaseModel):
 
     @model_validator(mode="after")
     def _whole(self) -> Item:
+        if self.type == "item_reference":
+            raise ValueError(
+                "items are not stored here: send the item itself, not a reference (store: false)"
+            )
         if self.type not in _NEEDS:
             raise ValueError(f"input item type '{self.type}' is not supported; known: {', '.join(_NEEDS)}")
         for name in _NEEDS[self.type]:

@@ -190,3 +190,9 @@ def test_what_cannot_be_kept_is_refused_with_its_field(body: Any, param: str | N
 def test_false_and_null_ask_for_nothing(field: str) -> None:
     assert field not in chat(**{field: False})
     assert field not in chat(**{field: None})
+
+
+def test_a_reference_is_told_to_send_the_item() -> None:
+    """Some clients send references of their own accord, until they are told that nothing is stored."""
+    with pytest.raises(RequestError, match="send the item itself, not a reference"):
+        chat(input=[{"type": "item_reference", "id": "rs_1"}])
