@@ -261,6 +261,7 @@ class Output:
         return {"type": kind, **where, words.index: len(item[words.place]) - 1, **known}
 
 
+_PLACES: tuple[str, ...] = ("summary", "content")  # an item's lists of parts
 _PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "image_generation_call": "ig"}
 
 
@@ -281,8 +282,8 @@ def _new_image() -> dict[str, Any]:
 
 
 def _whole_copy(item: dict[str, Any]) -> dict[str, Any]:
-    grown = {name: [dict(part) for part in item[name]] for name in ("summary", "content") if name in item}
-    return {**item, **grown}
+    grown = {name: [dict(part) for part in item[name]] for name in _PLACES if name in item}
+    return item | grown
 
 
 def _copy(part: dict[str, Any]) -> dict[str, Any]:
