@@ -23,7 +23,7 @@ from ionrouter.providers.indexes import read_index
 from ionrouter.providers.plain_answer import read_plain
 from ionrouter.providers.rerank_body import read_rerank, read_rerank_usage
 from ionrouter.providers.tool_calls import NOTHING, ToolCalls, whole_calls
-from ionrouter.providers.usage_body import merge_usage, read_usage
+from ionrouter.providers.usage_body import merge_usage, usage_of
 from ionrouter.schema import json
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
 from ionrouter.schema.request import Kind
@@ -76,8 +76,8 @@ class StreamNormaliser:
             raise self._errors.fault(
                 "malformed", f"an event is not an object: {self._errors.redact(str(payload))[:80]}"
             )
-        if usage := payload.get("usage"):
-            self._told.usage = merge_usage(self._told.usage, read_usage(usage))
+        if (usage := usage_of(payload)) is not None:
+            self._told.usage = merge_usage(self._told.usage, usage)
         if (error := find_error(payload)) is not None:
             raise self._errors.payload(error)
         self._upstream_id = self._upstream_id or self._errors.name(payload.get("id"))
@@ -169,7 +169,7 @@ def complete(
     except (UpstreamError, RecursionError) as error:
         if told is not None and isinstance(payload, dict):
             is_ranking = kind == "rerank"
-            told.usage = read_rerank_usage(payload) if is_ranking else read_usage(payload.get("usage"))
+            told.usage = read_rerank_usage(payload) if is_ranking else usage_of(payload)
         if isinstance(error, UpstreamError):
             raise
         raise errors.fault("malformed", TOO_DEEP) from error
@@ -185,7 +185,7 @@ def complete_any(
         raise errors.fault("malformed", f"the answer is not an object: {errors.redact(str(payload))[:80]}")
     if (error := find_error(payload)) is not None:
         raise errors.payload(error)
-    usage, upstream_id = read_usage(payload.get("usage")), errors.name(payload.get("id"))
+    usage, upstream_id = usage_of(payload), errors.name(payload.get("id"))
     tier, model = errors.name(payload.get("service_tier")), errors.name(payload.get("model"))
     if kind == "rerank":
         ranked = read_rerank(payload, body or {}, errors)

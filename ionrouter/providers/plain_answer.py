@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, ValidationError, convert
 
 from ionrouter.providers.http_errors import ErrorReader
-from ionrouter.providers.usage_body import read_usage
+from ionrouter.providers.usage_body import read_usage, usage_of
 from ionrouter.schema.events import Choice, Complete
 
 _Empty = Annotated[list[Any], Meta(max_length=0)] | None
@@ -66,7 +66,7 @@ def read_plain(payload: Any, errors: ErrorReader) -> Complete | None:
     message, reason = {"role": "assistant", "content": choice.message.content}, choice.finish_reason
     return Complete(
         (Choice(choice.index, message, reason, reason),),
-        read_usage(answer.usage),
+        read_usage(answer.usage) or usage_of(payload),
         errors.name(answer.id),
         errors.name(answer.service_tier),
         upstream_model=errors.name(answer.model),

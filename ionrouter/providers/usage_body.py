@@ -22,8 +22,8 @@ _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
 _PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 _COMPLETION_DETAILS = ("completion_tokens_details", "output_tokens_details")
-# OpenAI; Together and Moonshot; DeepSeek; Anthropic.
-_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+# OpenAI, Together and Moonshot; DeepSeek; Anthropic; Mistral.
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "num_cached_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 
 # What the details tell apart, in the order of the structs.
@@ -47,6 +47,7 @@ class _PromptDetails(Struct):
     file_tokens: _Count | None = None
     prompt_cache_hit_tokens: None = None
     cache_read_input_tokens: None = None
+    num_cached_tokens: None = None
     cache_creation_tokens: None = None
     cache_creation_input_tokens: None = None
 
@@ -72,6 +73,7 @@ class _CommonUsage(Struct):
     cached_tokens: None = None
     prompt_cache_hit_tokens: None = None
     cache_read_input_tokens: None = None
+    num_cached_tokens: None = None
     cache_write_tokens: None = None
     cache_creation_tokens: None = None
     cache_creation_input_tokens: None = None
@@ -86,6 +88,22 @@ def read_usage(usage: Any) -> Usage | None:
         return _common(convert(usage, _CommonUsage))
     except (ValidationError, UnicodeEncodeError):  # half a surrogate pair
         return read_any_usage(usage)
+
+
+def usage_of(payload: dict[str, Any]) -> Usage | None:
+    """Return the counts of a whole answer or an event, wherever it has them.
+
+    Groq's streams have them under `x_groq`, Moonshot's in the choice that ends.
+    """
+    if (usage := payload.get("usage")) and (read := read_usage(usage)) is not None:
+        return read
+    if isinstance(own := payload.get("x_groq"), dict) and (read := read_usage(own.get("usage"))) is not None:
+        return read
+    read, choices = None, payload.get("choices")
+    for choice in choices if isinstance(choices, list) else (choices,):
+        if isinstance(choice, dict) and (usage := choice.get("usage")):
+            read = merge_usage(read, read_usage(usage))
+    return read
 
 
 def _common(usage: _CommonUsage) -> Usage:

@@ -173,6 +173,30 @@ def test_running_usage_on_every_chunk_comes_out_once() -> None:
     assert answer.usages() == [Usage(10, 2)]
 
 
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        {**STOP, "x_groq": {"id": "req_1", "usage": usage(10, 2)}},
+        {**STOP, "usage": None, "choices": [{**STOP["choices"][0], "usage": usage(10, 2)}]},
+        {**STOP, "usage": {}, "choices": [{**STOP["choices"][0], "usage": usage(10, 2)}]},
+        {**STOP, "usage": "none", "choices": {**STOP["choices"][0], "usage": usage(10, 2)}},
+    ],
+)
+def test_usage_beside_its_usual_place_is_read(trailer: dict[str, Any]) -> None:
+    """Groq's streams and Moonshot's; whole answers, too."""
+    assert read(HI, trailer).usages() == [Usage(10, 2)]
+    answer = message()
+    answer["choices"][0]["usage"] = usage(10, 2)
+    assert whole(answer).usage == Usage(10, 2)
+    assert read(HI, trailer, chunk(usage=usage(11, 3))).usages() == [Usage(11, 3)]
+
+
+@pytest.mark.parametrize("odd", [None, [], "x", 3, {"usage": 3}, {"usage": None}])
+def test_what_is_no_usage_there_changes_nothing(odd: Any) -> None:
+    assert read(HI, {**STOP, "x_groq": odd}).usages() == []
+    assert read(HI, {**STOP, "choices": [{**STOP["choices"][0], "usage": odd}]}).usages() == []
+
+
 def test_no_usage_is_none_and_not_zero() -> None:
     assert read(HI, STOP).usages() == []
     assert whole(message()).usage is None

@@ -15,7 +15,7 @@ from ionrouter.schema.usage import CompletionParts, PromptParts, Usage
     [
         ({"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}, Usage(7, 1)),
         ({"input_tokens": 7, "output_tokens": 1}, Usage(7, 1)),
-        # cached, four spellings
+        # cached, five spellings
         (
             {"prompt_tokens": 100, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 80}},
             Usage(100, 1, 80),
@@ -27,6 +27,7 @@ from ionrouter.schema.usage import CompletionParts, PromptParts, Usage
             {"input_tokens": 9, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 4}},
             Usage(9, 1, 4),
         ),
+        ({"prompt_tokens": 100, "completion_tokens": 1, "num_cached_tokens": 80}, Usage(100, 1, 80)),
         # Anthropic's own shape counts the cache beside the input
         (
             {
