@@ -42,8 +42,7 @@ from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import Name, Names, StatsBook
 from ionrouter.stats_keeper import StatsKeeper
-from ionrouter.store.database import Database, Link, StoreFault
-from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row
+from ionrouter.store.database import Database, StoreFault
 from ionrouter.store.instance import Instance, claim
 from ionrouter.store.journal import Journal
 from ionrouter.store.key_watch import KeyWatch
@@ -52,9 +51,9 @@ from ionrouter.store.ledger import MAX_REQUEST_S, Ledger
 from ionrouter.store.periods import day_of
 from ionrouter.store.place import database_for
 from ionrouter.store.reader import Reader
-from ionrouter.store.recovery import book_left, journal_path
+from ionrouter.store.recovery import book_left, journal_path, unfinished
 from ionrouter.store.shared_limits import SharedLimits
-from ionrouter.store.spending import KEPT_DAYS, SpendingBook
+from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Fault, Writer
 from ionrouter.tracing.configuration import collector, secrets, wants_traces
 from ionrouter.tracing.service import Tracing
@@ -103,7 +102,8 @@ class Service:
         ]
         keeper = None
         if ledger.writer is not None and ledger.instance is not None:
-            keeper = StatsKeeper(self.edge.stats, ledger.writer, ledger.instance.name)
+            name = ledger.instance.name
+            keeper = StatsKeeper(self.edge.stats, ledger.writer, name, sure_now=lambda: ledger.sure_now)
             tasks.append(asyncio.create_task(keeper.run(), name="keep-statistics"))
         for task in tasks:
             task.add_done_callback(_tell_crash)
@@ -283,8 +283,8 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
         instance = claim(settings.state_dir)
         with closing(database.open()) as link:
             unbooked = book_left(link, settings.state_dir, instance)
-            spending = SpendingBook.load(link, day_of(time.time()) - KEPT_DAYS)
-            unfinished = _unfinished(link, instance, is_alone=not database.is_shared)
+            spending = SpendingBook.load(link, day_of(time.time()))
+            left = unfinished(link, instance, None if database.is_shared else time.time() - MAX_REQUEST_S)
     except (StoreFault, OSError) as error:
         raise ConfigError(f"the state cannot be read: {error}") from error
     limits, watch = (SharedLimits(database), KeyWatch(database, keys)) if database.is_shared else (None, None)
@@ -298,7 +298,7 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
         settings.log_prompts,
         limits=limits,
         instance=instance,
-        unfinished=unfinished,
+        unfinished=left,
         unbooked=unbooked,
     )
     return Accounts(keys, ledger, watch=watch)
@@ -313,17 +313,6 @@ def _journal(settings: Settings, database: Database, instance: Instance) -> Jour
     except OSError as error:
         _log.warning("no_journal", error=str(error), consequence="answers wait for their commit")
         return None
-
-
-def _unfinished(link: Link, instance: Instance, *, is_alone: bool) -> list[Generation]:
-    """What servers of this state folder left when they died; also what is too old to have one."""
-    rows = [from_row(row) for row in link.rows(SELECT_RUNNING)]
-    oldest = time.time() - MAX_REQUEST_S
-    return [
-        row
-        for row in rows
-        if row.instance in instance.dead or row.started_at < oldest or (is_alone and row.instance is None)
-    ]
 
 
 def _engine_load(ion: IonProvider) -> Any:

@@ -73,7 +73,12 @@ class Settings(BaseSettings):
         False,
         description="keep prompts and answers for GET /generation/content (a management key reads them)",
     )
-    keep_days: int = Field(400, ge=1, description="how long generations (and logged prompts) are kept")
+    keep_days: int = Field(
+        400,
+        ge=1,
+        description="how long generations (and logged prompts) are kept; none is forgotten within half "
+        "an hour of a start, or of a jump of the clock",
+    )
     traces: Literal["auto", "on", "off"] = Field(
         "auto", description="OpenTelemetry traces; auto: when OTEL_EXPORTER_OTLP_ENDPOINT is set"
     )

@@ -37,15 +37,25 @@ Kept = tuple[int, int, Mapping[str, Any], PackedBucket]  # width, number, series
 
 
 class StatsKeeper:
-    """One for a server. `instance` names it among those that share the database."""
+    """One for a server. `instance` names it among those that share the database.
+
+    `sure_now`: the moment by which rows may be thrown away, every server's; None: not now.
+    """
 
     def __init__(
-        self, book: StatsBook, writer: Writer, instance: str, *, clock: Callable[[], float] = time.time
+        self,
+        book: StatsBook,
+        writer: Writer,
+        instance: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        sure_now: Callable[[], float | None] | None = None,
     ) -> None:
         self._book, self._writer, self._instance, self._clock = book, writer, instance, clock
+        self._sure_now = sure_now or clock
         self._is_restored = False
         self._unrestored: Iterator[Kept] | None = None  # has been read and is not put back yet
-        self._num_flushes = 0
+        self._num_flushes = self._prune_at = 0
 
     async def restore(self) -> int:
         """Read back what this server kept; returns how many buckets. What cannot be read is left out.
@@ -139,8 +149,10 @@ class StatsKeeper:
                     await asyncio.sleep(0)
         finally:
             batch.hand_over()
-        if batch.num_handed and self._num_flushes % PRUNE_EVERY == 0:
-            self._writer.put_lazily(self._outdated())
+        now = self._sure_now()
+        if batch.num_handed and self._num_flushes >= self._prune_at and now is not None:
+            self._writer.put_lazily(self._outdated(now))
+            self._prune_at = self._num_flushes + PRUNE_EVERY
         self._num_flushes += bool(batch.num_handed)
         return batch.num_handed
 
@@ -164,8 +176,7 @@ class StatsKeeper:
             yield window, number, [*naming, row]
             naming = []
 
-    def _outdated(self) -> list[Statement]:
-        now = self._clock()
+    def _outdated(self, now: float) -> list[Statement]:
         old = [stats_rows.prune(g.width_s, int(now // g.width_s) - g.max_buckets) for g in GRAINS.values()]
         return [*old, (stats_rows.PRUNE_NAMES, ())]
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from structlog.testing import capture_logs
@@ -237,6 +238,28 @@ async def test_what_is_too_old_is_forgotten_in_the_database_too(place: Place) ->
     with closing(place.database.open()) as link:
         found = dict(link.rows("SELECT width_s, COUNT(*) FROM stats_bucket GROUP BY width_s"))
     assert found == {60: 1, 3600: 1, 86_400: 2}
+
+
+async def test_nothing_is_forgotten_by_a_clock_that_is_not_sure(place: Place) -> None:
+    """A server whose clock was ahead had deleted what every server had kept."""
+    book, writer = StatsBook(), Writer(place.database)
+    writer.start()
+    book.record(attempt())
+    sure: list[float] = []
+    later = NOW + 1000 * 86_400
+    keeper = StatsKeeper(book, writer, "one", clock=lambda: NOW, sure_now=lambda: sure[0] if sure else None)
+    await keeper.restore()
+    await keeper.flush()
+    book.record(attempt(at=later))
+    await keeper.flush()
+    await writer.settled()
+    widths = partial(place.ask, "SELECT count(*) FROM stats_bucket WHERE width_s = 60")
+    assert widths() == [(2,)]
+    sure.append(later)
+    book.record(attempt(at=later))
+    await keeper.flush()
+    await writer.close()
+    assert widths() == [(1,)]
 
 
 async def test_a_row_that_cannot_be_read_costs_no_other(place: Place) -> None:

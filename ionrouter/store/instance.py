@@ -26,6 +26,10 @@ class Instance:
     dead: Sequence[str]
     lock: int | None = None  # a file descriptor, for the life of the process
 
+    def knows(self, name: str) -> bool:
+        """Ask whether a name is of this folder, so that a lock says whether its server lives."""
+        return name.rpartition("-")[0] == self.name.rpartition("-")[0]
+
     @contextmanager
     def holding(self, folder: Path, name: str) -> Iterator[bool]:
         """Keep a dead name from a server that starts just now; False: one has it. Its own it has already."""

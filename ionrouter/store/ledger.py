@@ -31,6 +31,7 @@ from ionrouter.store.periods import DAY_S, day_of
 from ionrouter.store.reader import Reader
 from ionrouter.store.shared_limits import SharedLimits
 from ionrouter.store.spending import SpendingBook
+from ionrouter.store.sure_clock import SureClock
 from ionrouter.store.writer import Write, Writer
 
 _log = structlog.get_logger(__name__)
@@ -77,6 +78,8 @@ class Ledger:
     instance: Instance | None = None
     unfinished: Sequence[Generation] = ()  # what dead servers left
     unbooked: Sequence[Generation] = ()  # what they had answered, and the database could not take yet
+    clock: SureClock = field(default_factory=SureClock)
+    sure_now: float | None = None  # by which things may be forgotten; a minute old at most, None: wait
     _fresh_on: int = field(default_factory=lambda: day_of(time.time()))  # when others' sums were read last
     _running: dict[str, _Running] = field(default_factory=dict)
     _recent: OrderedDict[str, Generation] = field(default_factory=OrderedDict)
@@ -295,19 +298,34 @@ class Ledger:
     async def keep_forgetting(self, keep_days: int) -> None:
         """Drop what is older, some thousands of rows at once; runs until cancelled."""
         while self.writer is not None:
-            await self._abort_abandoned()
-            before = time.time() - keep_days * DAY_S
-            self.writer.put_lazily([(statement, (before,)) for statement in generation.FORGET])
-            await asyncio.sleep(FORGET_AGAIN_S)
-            is_well = self.writer.is_well  # else what was put is still to be written
-            if not is_well or not await asyncio.to_thread(_is_left, self.writer.database, before):
+            self.sure_now = now = await self._sure_now()
+            is_more_left = False
+            if now is not None:
+                await self._abort_abandoned(now)
+                before = now - keep_days * DAY_S
+                self.writer.put_lazily([(statement, (before,)) for statement in generation.FORGET])
+                await asyncio.sleep(FORGET_AGAIN_S)
+                is_well = self.writer.is_well  # else what was put is still to be written
+                is_more_left = is_well and await asyncio.to_thread(_is_left, self.writer.database, before)
+            if not is_more_left:
                 await asyncio.sleep(FORGET_EVERY_S - FORGET_AGAIN_S)
 
-    async def _abort_abandoned(self) -> None:
+    async def _sure_now(self) -> float | None:
+        """The moment by which things may be thrown away; other servers' too where the database says so."""
+        now = self.clock.now()
+        if now is None or self.limits is None:
+            return now
+        try:
+            return min(now, await self.limits.now())
+        except StoreFault as error:
+            _log.warning("spending_stale", error=str(error))
+            return None
+
+    async def _abort_abandoned(self, now: float) -> None:
         """End requests of servers that never came back."""
         if self.limits is not None:
             try:
-                self._abort(await self.limits.running_before(time.time() - MAX_REQUEST_S))
+                self._abort(await self.limits.running_before(now - MAX_REQUEST_S))
             except StoreFault as error:
                 _log.warning("spending_stale", error=str(error))
 

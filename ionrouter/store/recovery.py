@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from ionrouter.store.database import Link, RowFault, StoreFault
-from ionrouter.store.generation import Generation, book, from_bytes
+from ionrouter.store.generation import SELECT_RUNNING, Generation, book, from_bytes, from_row
 from ionrouter.store.instance import Instance
 from ionrouter.store.journal import rows_left
 
@@ -37,6 +37,23 @@ def book_left(link: Link, folder: Path, instance: Instance) -> Sequence[Generati
     if unbooked:
         _log.warning("requests_unbooked", count=len(unbooked))
     return unbooked
+
+
+def unfinished(link: Link, instance: Instance, oldest: float | None) -> list[Generation]:
+    """What servers of this state folder left running when they died.
+
+    `oldest`: where no other folder has servers, what began before that has none. None: others have some, and
+    the ledger sees to theirs once it is sure of its clock. A lock knows better than any clock who lives.
+    """
+    return [
+        row
+        for row in map(from_row, link.rows(SELECT_RUNNING))
+        if row.instance in instance.dead or (oldest is not None and _is_nobodys(row, instance, oldest))
+    ]
+
+
+def _is_nobodys(row: Generation, instance: Instance, oldest: float) -> bool:
+    return row.instance is None or (row.started_at < oldest and not instance.knows(row.instance))
 
 
 def _book_rows(link: Link, path: Path) -> Sequence[Generation]:

@@ -32,6 +32,7 @@ SUMS = """
     SELECT (SELECT coalesce(sum(cost), 0) FROM key_usage WHERE key_hash = ? AND day >= ? AND day < ?),
         (SELECT coalesce(sum(reserved), 0) FROM generation WHERE key_hash = ? AND state = 'started')
 """
+NOW = "SELECT extract(epoch FROM now())"
 USAGE = "SELECT key_hash, day, cost, last_used_at FROM key_usage WHERE day >= ?"
 
 
@@ -73,6 +74,11 @@ class SharedLimits:
         """Requests that nobody ended and that began before; raises StoreFault."""
         sql = f"{SELECT_RUNNING} AND started_at < ?"
         return [from_row(row) for row in await self._run(lambda link: link.rows(sql, (moment,)))]
+
+    async def now(self) -> float:
+        """What the database's clock says, in seconds since the epoch; raises StoreFault."""
+        ((now,),) = await self._run(lambda link: link.rows(NOW))
+        return float(now)
 
     def close(self) -> None:
         """Wait a while for what runs, then close; a connection that is in use is left alone."""

@@ -6,7 +6,8 @@ only, so that "is there room" and "take it" are one step. USD; times are wall cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ _LOAD = """
     SELECT key_hash, CASE WHEN day < ? THEN ? ELSE day END AS kept_day, sum(cost), max(last_used_at)
     FROM key_usage GROUP BY key_hash, kept_day
 """
+_LATEST = "SELECT max(day) FROM key_usage"
+AHEAD_S = 60.0  # what is later than now by more was noted while a clock was ahead
 ROUNDING = 1e-12  # USD; sums of floats may miss a limit by less
 
 
@@ -42,13 +45,21 @@ class Spending:
 class SpendingBook:
     """All keys'. Filled from the database once, kept by settling every request."""
 
+    clock: Callable[[], float] = time.time
     _keys: dict[str, Spending] = field(default_factory=dict)  # key hash -> spending
     _total: float = 0.0  # of all of them: there may be millions of days
 
     @classmethod
-    def load(cls, link: Link, oldest: int = 0) -> SpendingBook:
-        """Read what the database knows: one row a key and day, what is before `oldest` as one day's."""
-        book = cls()
+    def load(cls, link: Link, today: int | None = None) -> SpendingBook:
+        """Read what the database knows: one row a key and day, what is before KEPT_DAYS as one day's.
+
+        Those count from the latest day that anything was spent on: should the clock be ahead just now, this
+        month's days would be among what is long over.
+        """
+        book, oldest = cls(), 0
+        if today is not None:
+            ((latest,),) = link.rows(_LATEST)
+            oldest = min(today, today if latest is None else latest) - KEPT_DAYS
         book.take_over(link.rows(_LOAD, (oldest, oldest - 1)))
         return book
 
@@ -58,7 +69,7 @@ class SpendingBook:
             spending = self.of(key)
             self._total += cost - spending.days.get(day, 0.0)
             spending.days[day] = cost
-            spending.last_used_at = max(spending.last_used_at or 0.0, last_used_at)
+            self._note_use(spending, last_used_at)
 
     def of(self, key: str | None) -> Spending:
         spending = self._keys.get(key or NO_KEY)
@@ -103,8 +114,13 @@ class SpendingBook:
         day = day_of(started_at)
         spending.days[day] = spending.days.get(day, 0.0) + cost
         self._total += cost
-        if spending.last_used_at is None or spending.last_used_at < started_at:
-            spending.last_used_at = started_at
+        self._note_use(spending, started_at)
+
+    def _note_use(self, spending: Spending, moment: float) -> None:
+        """Keep the latest moment that has come; one that has not is better than none."""
+        known, latest = spending.last_used_at, self.clock() + AHEAD_S
+        if known is None or known < moment <= latest or (known > latest and moment < known):
+            spending.last_used_at = moment
 
     def snapshot(self) -> Mapping[str, Mapping[int, float]]:
         """Copy the sums, for comparing."""

@@ -20,6 +20,7 @@ from ionrouter.store.journal import Journal, rows_left
 from ionrouter.store.ledger import Ledger
 from ionrouter.store.reader import Reader
 from ionrouter.store.spending import SpendingBook
+from ionrouter.store.sure_clock import SureClock
 from ionrouter.store.writer import Writer
 from tests.support.databases import Place
 from tests.support.routes import request
@@ -213,6 +214,7 @@ async def test_more_than_goes_at_once_is_forgotten_at_once_all_the_same(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that adds more in a minute than goes at once would never end growing."""
+    monkeypatch.setattr("ionrouter.store.sure_clock.EVEN_S", 0.0)
     monkeypatch.setattr(ledgers, "FORGET_EVERY_S", 1e6)
     monkeypatch.setattr(ledgers, "FORGET_AGAIN_S", 0.05)
     now = time.time()
@@ -226,6 +228,30 @@ async def test_more_than_goes_at_once_is_forgotten_at_once_all_the_same(
     task = asyncio.create_task(ledger.keep_forgetting(1))
     left = partial(place.ask, "SELECT count(*) FROM generation")
     await asyncio.to_thread(eventually, left, lambda rows: rows == [(1,)])
+    task.cancel()
+    await ledger.close()
+
+
+async def test_a_clock_that_is_ahead_forgets_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that woke with a wrong date had lost all its generations before it was put right."""
+    monkeypatch.setattr(ledgers, "FORGET_EVERY_S", 0.02)
+    monkeypatch.setattr(ledgers, "FORGET_AGAIN_S", 0.01)
+    ahead = [0.0]
+    ledger = opened(place)
+    ledger.clock = SureClock(lambda: time.time() + ahead[0], lambda: time.monotonic() + passed[0])
+    passed = [0.0]
+    ledger.end(replace(RECORD, started_at=time.time()), Client())
+    await ledger.committed("gen-1-x")
+    task = asyncio.create_task(ledger.keep_forgetting(400))
+    for jump in (0.0, 1000 * 86_400.0, 0.0):
+        ahead[0] = jump
+        await asyncio.sleep(0.1)
+        assert ledger.sure_now is None
+    passed[0] = 1e6  # it goes on as it should, and then what is old goes
+    ahead[0] = passed[0]
+    await asyncio.sleep(0.1)
+    assert ledger.sure_now is not None
+    assert place.ask("SELECT count(*) FROM generation") == [(1,)]
     task.cancel()
     await ledger.close()
 

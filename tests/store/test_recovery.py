@@ -8,11 +8,11 @@ from pathlib import Path
 from ionrouter.schema.events import RequestRecord
 from ionrouter.schema.request import Client
 from ionrouter.schema.usage import Cost, Usage
-from ionrouter.store.generation import ended, to_bytes
+from ionrouter.store.generation import Generation, ended, insert, to_bytes
 from ionrouter.store.instance import claim
 from ionrouter.store.journal import Journal, rows_left
 from ionrouter.store.ledger import Ledger
-from ionrouter.store.recovery import book_left, journal_path
+from ionrouter.store.recovery import book_left, journal_path, unfinished
 from ionrouter.store.spending import SpendingBook
 from ionrouter.store.writer import Writer
 from tests.support.databases import Place
@@ -71,3 +71,18 @@ async def test_what_the_database_cannot_take_at_a_start_counts_and_is_booked_lat
         assert book_left(link, tmp_path, claim(tmp_path)) == []
     assert spent(place) == [(1.5, NUM)]
     assert not path.exists()
+
+
+def test_an_age_says_nothing_of_servers_whose_lock_does(place: Place, tmp_path: Path) -> None:
+    """A start while the clock was ahead ended what others had under way."""
+    living, instance = claim(tmp_path), claim(tmp_path)
+    rows = {"living": living.name, "mine": instance.name, "moved": "0123-7", "nameless": None}
+    with closing(place.database.open()) as link:
+        for name, server in rows.items():
+            row = Generation(name, "started", None, "chat", "m", False, 100.0, instance=server)
+            link.transact([insert(row)])
+        found = unfinished(link, instance, 200.0)
+        assert sorted(row.id for row in found) == ["mine", "moved", "nameless"]
+        assert [row.id for row in unfinished(link, instance, None)] == ["mine"]
+    living.close()
+    instance.close()

@@ -18,6 +18,7 @@ from ionrouter.store.ledger import Ledger
 from ionrouter.store.periods import DAY_S, day_of
 from ionrouter.store.shared_limits import SharedLimits
 from ionrouter.store.spending import SpendingBook
+from ionrouter.store.writer import Writer
 from tests.support.databases import PostgresPlace
 from tests.support.postgres import Postgres
 
@@ -173,6 +174,25 @@ async def test_requests_of_servers_that_never_came_back_are_found(
     await servers[0].reserve(key, running("old", key, at=NOW - DAY_S), NOW)
     await servers[0].reserve(key, running("new", key), NOW)
     assert [row.id for row in await servers[1].running_before(NOW - 1)] == ["old"]
+
+
+async def test_a_server_whose_clock_is_ahead_ends_nothing_of_the_others(
+    place: PostgresPlace, servers: list[SharedLimits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request that ran elsewhere was booked at its reservation; the database knows the time."""
+    monkeypatch.setattr("ionrouter.store.sure_clock.EVEN_S", 0.0)
+    key = a_key(place)
+    await servers[0].reserve(key, running("now", key, at=time.time()), NOW)
+    writer = Writer(place.database)
+    ledger = Ledger(SpendingBook(), writer, limits=servers[1])
+    ledger.clock.wall = lambda: time.time() + 1000 * DAY_S
+    ledger.start()
+    task = asyncio.create_task(ledger.keep_forgetting(400))
+    await asyncio.sleep(0.3)
+    task.cancel()
+    assert ledger.sure_now is not None and abs(ledger.sure_now - time.time()) < 60
+    await writer.close()
+    assert place.ask("SELECT state FROM generation") == [("started",)]
 
 
 async def test_a_locked_key_is_a_503_and_a_cut_connection_is_none(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ionrouter.errors import RequestError
 from ionrouter.store.generation import Generation, add_usage
 from ionrouter.store.keys import ApiKey
-from ionrouter.store.periods import DAY_S, LimitReset, first_day, iso, resets_at
+from ionrouter.store.periods import DAY_S, LimitReset, day_of, first_day, iso, resets_at
 from ionrouter.store.spending import SpendingBook, usd
 from ionrouter.store.sqlite_file import SqliteLink, prepare
 
@@ -132,14 +132,38 @@ def test_the_file_adds_up_to_what_memory_does(spent: list[tuple[str | None, floa
         assert stored.last_used_at == mine.last_used_at
 
 
-def test_what_is_long_over_is_one_day_and_the_total_is_no_sum() -> None:
+def test_a_start_while_the_clock_is_ahead_leaves_this_month_its_days() -> None:
+    """They were lumped together under a day to come: after that, this month's limit was all there again."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    prepare(connection)
+    monday = at("2026-11-30T08:00:00Z")
+    connection.execute("INSERT INTO key_usage VALUES ('k', ?, 0.75, 1, ?)", (day_of(monday), monday))
+    book = SpendingBook.load(SqliteLink(connection), day_of(monday) + 1000)
+    assert book.remaining(replace(KEY, limit_reset="monthly"), monday) == 0.25
+
+
+def test_a_use_that_has_not_come_yet_is_not_the_last() -> None:
+    """It was shown as the last use until that date."""
+    book, now = SpendingBook(clock=lambda: now), 1e9
+    book.settle("k", "a", 0.0, now + 9e6)  # the clock was ahead
+    assert book.of("k").last_used_at == now + 9e6
+    book.settle("k", "b", 0.0, now)
+    assert book.of("k").last_used_at == now
+    book.take_over([("k", 1, 0.0, now + 9e6), ("k", 2, 0.0, now - 1)])
+    assert book.of("k").last_used_at == now
+    book.take_over([("k", 2, 0.0, now + 1)])  # another server's clock, a little ahead
+    assert book.of("k").last_used_at == now + 1
+
+
+def test_what_is_long_over_is_one_day_and_the_total_is_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """10,000 keys a few months old are a million days: GET /credits added them up on the event loop."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     prepare(connection)
     for day in range(1000, 1100):
         connection.execute("INSERT INTO key_usage VALUES ('a', ?, 0.5, 1, ?)", (day, float(day)))
     connection.execute("INSERT INTO key_usage VALUES ('b', 3, 2.0, 1, 7.0)")
-    book = SpendingBook.load(SqliteLink(connection), oldest=1098)
+    monkeypatch.setattr("ionrouter.store.spending.KEPT_DAYS", 1)
+    book = SpendingBook.load(SqliteLink(connection), 1099)
     assert book.of("a").days == {1097: 49.0, 1098: 0.5, 1099: 0.5}
     assert (book.of("a").last_used_at, book.of("b").last_used_at) == (1099.0, 7.0)
     assert (book.of("a").since(None, 1099 * DAY_S), book.of("b").since(None, 1099 * DAY_S)) == (50.0, 2.0)
