@@ -90,7 +90,7 @@ class Attempt:
             raise lost_race()
         errand = self._errand
         flight = self._health.begin(self._started_at, errand.upstream.stream, errand.is_exploring)
-        self._flight = flight
+        self._flight = errand.upstream.queue.held = flight
         failure: UpstreamError | None = None
         try:
             async with Upstream(self, self._parts.deadlines) as source:
@@ -220,7 +220,8 @@ class Attempt:
 
     def _commit(self, flight: Flight) -> Committed:
         now, errand = self._parts.clock(), self._errand
-        self._health.commit(now, flight, self._ttft_s(), is_bound=errand.role == "probe")
+        ttft_s = None if (since_start_s := self._ttft_s()) is None else since_start_s - flight.held_s
+        self._health.commit(now, flight, ttft_s, is_bound=errand.role == "probe")
         if self._is_settled:
             raise lost_race()  # both answered at once, and this one came second
         self.is_committed = True
@@ -296,7 +297,8 @@ class Attempt:
         # Cut off by the request's own deadline after others had used it up: nobody's fault here.
         is_cut_short = errand.number > 1 and now >= errand.deadline
         if failure.code != INTERNAL and not is_cut_short:
-            spent_s, is_late = now - self._started_at, self.is_committed
+            begun_at = self._flight.started_at if self._flight is not None else self._started_at
+            spent_s, is_late = now - begun_at, self.is_committed
             if self._health.fail(now, failure, spent_s, cost.total, after_commit=is_late):
                 tell_refused(errand, failure)  # one alert, not one per request
         if failure.failure is FailureClass.LOST_RACE and self._flight is not None:
@@ -333,15 +335,20 @@ class Attempt:
 
     def left(self) -> tuple[float, str]:
         """The same less what has been waited since a lane took something; 0 where none did."""
-        now, taken_at = self._parts.clock(), self._tally.taken_at
-        return (0.0, "") if taken_at is None else self._limit(now, now - taken_at)
+        now, taken_at, flight = self._parts.clock(), self._tally.taken_at, self._flight
+        if taken_at is not None:
+            return self._limit(now, now - taken_at)
+        was_held = flight is not None and (flight.is_held or flight.held_s > 0)
+        return self._limit(now, 0.0) if was_held and self._tally.first_at is None else (0.0, "")
 
     def _limit(self, now: float, waited_s: float) -> tuple[float, str]:
         errand = self._errand
         limit_s, timeouts = errand.deadline - now, errand.endpoint.timeouts
-        if errand.upstream.stream:
+        flight = self._flight
+        if errand.upstream.stream and not (flight is not None and flight.is_held):
             is_first = self._tally.first_at is None
-            whole_s = self._started_at + timeouts.first_token_s - now if is_first else timeouts.inter_token_s
+            begun_at = flight.started_at if flight is not None else self._started_at
+            whole_s = begun_at + timeouts.first_token_s - now if is_first else timeouts.inter_token_s
             if whole_s - waited_s < limit_s:
                 return whole_s - waited_s, "the first token" if is_first else "the next token"
         return limit_s, "a whole answer"

@@ -42,6 +42,18 @@ class Flight:
     stream: bool
     is_exploring: bool = False
     has_answered: bool = False  # the first token came
+    is_held: bool = False  # waits for a place among our own connections: the endpoint knows nothing of it
+    held_s: float = 0.0  # it has waited there; `started_at` is after that
+
+    def hold(self) -> None:
+        """Note that it waits for a place of ours."""
+        self.is_held = True
+
+    def go(self, waited_s: float) -> None:
+        """Note that it has one, after so long: from here on it is the endpoint's time."""
+        self.is_held = False
+        self.held_s += waited_s
+        self.started_at += waited_s
 
 
 @dataclass(slots=True)
@@ -118,7 +130,7 @@ class Health:
         """
         since, oldest = self.answered_start_at, now
         for f in self.flights:
-            if since <= f.started_at < oldest and not f.has_answered and f.stream == stream:
+            if since <= f.started_at < oldest and not (f.has_answered or f.is_held) and f.stream == stream:
                 oldest = f.started_at
         return now - oldest
 
@@ -143,7 +155,7 @@ class Health:
         latest = now - max(STALL_FACTOR * usual_s, STALL_S)
         since = self.answered_start_at
         late = [f for f in self.flights if since <= f.started_at <= latest and not f.has_answered]
-        return sum([f.stream == stream for f in late])
+        return sum([f.stream == stream and not f.is_held for f in late])
 
     def has_outage(self, now: float) -> bool:
         """Ask whether it failed significantly within the last 30 seconds."""
@@ -225,7 +237,7 @@ class Health:
         Without it those that lose would be missing from the averages, which would look too good.
         `num_out`: tokens expected of its answer.
         """
-        if flight.has_answered:
+        if flight.has_answered or flight.is_held:
             return
         age_s, speed = now - flight.started_at, self.speeds[flight.stream]
         average = speed.ttft_s if flight.stream else speed.pace_s

@@ -13,10 +13,19 @@ from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Usage
 
 
+class Held(Protocol):
+    """Is told of a wait for a place among this server's own connections, which is no endpoint's doing."""
+
+    def hold(self) -> None: ...
+
+    def go(self, waited_s: float) -> None: ...
+
+
 class QueueTime(Struct):
     """How long an attempt waited before work on it began (docs/api.md). Its client writes it."""
 
     seconds: float | None = None  # None: nobody measured it
+    held: Held | None = None  # whom the client tells while it waits
 
     def note(self, seconds: float | None) -> None:
         """Of several parts of one attempt the first to begin counts: from there on it was worked on."""

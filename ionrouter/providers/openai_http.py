@@ -102,7 +102,13 @@ class OpenAIProvider:
         allow_http, connect_s = request.endpoint.provider.allow_http, request.endpoint.timeouts.connect_s
         try:
             return await self._outgoing.send(
-                "POST", url, headers, data, allow_http=allow_http, connect_s=connect_s
+                "POST",
+                url,
+                headers,
+                data,
+                allow_http=allow_http,
+                connect_s=connect_s,
+                held=request.queue.held,
             )
         except _UNSENT as error:
             raise _send_fault(error, errors) from error
@@ -165,7 +171,8 @@ class OpenAIProvider:
         try:
             path, variable = _PATHS[request.kind], endpoint.key_variable
             head = self._head("POST", endpoint.provider, path, variable, is_stream=request.stream)
-            return await self._outgoing.ask(head, data, endpoint.timeouts.connect_s, request.traceparent)
+            connect_s, held = endpoint.timeouts.connect_s, request.queue.held
+            return await self._outgoing.ask(head, data, connect_s, request.traceparent, held)
         except _UNSENT as error:
             raise _send_fault(error, errors) from error
 

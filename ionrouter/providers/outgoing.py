@@ -18,6 +18,7 @@ from yarl import URL
 from ionrouter import __version__
 from ionrouter.addresses import address_of
 from ionrouter.errors import ConfigError
+from ionrouter.providers.base import Held
 from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_faults import AddressNotAllowed
 from ionrouter.providers.look_ups import AddressInfo
@@ -60,6 +61,7 @@ class Outgoing:
         *,
         allow_http: bool,
         connect_s: float,
+        held: Held | None = None,
     ) -> Answer:
         """Send a request and wait for the head of its answer.
 
@@ -67,19 +69,25 @@ class Outgoing:
         `ask` raises.
         """
         head = _remembered_head(method, url, allow_http, tuple(headers.items()))
-        return await self.ask(head, body, connect_s)
+        return await self.ask(head, body, connect_s, held=held)
 
     def ask(
-        self, head: Head, body: bytes | None, connect_s: float, traceparent: str | None = None
+        self,
+        head: Head,
+        body: bytes | None,
+        connect_s: float,
+        traceparent: str | None = None,
+        held: Held | None = None,
     ) -> Awaitable[Answer]:
         """The same with a head that was made before; `traceparent` is one more header, never the same twice.
 
-        Raises HttpFault, OSError or ssl.SSLError when something goes wrong.
+        `held` is told of a wait for a place among our connections. Raises HttpFault, OSError or ssl.SSLError
+        when something goes wrong.
         """
         rest = b"\r\n" if body is None else b"Content-Length: %d\r\n\r\n" % len(body)
         if traceparent is not None:
             rest = b"traceparent: %s\r\n%s" % (traceparent.encode("ascii"), rest)
-        return self._pool.ask(head.origin, head.lines + rest, body or b"", connect_s)
+        return self._pool.ask(head.origin, head.lines + rest, body or b"", connect_s, held)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import aiohappyeyeballs
 
+from ionrouter.providers.base import Held
 from ionrouter.providers.connection import Answer, Connection
 from ionrouter.providers.http_faults import (
     AddressNotAllowed,
@@ -71,10 +72,15 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
 
-    async def ask(self, origin: Origin, head: bytes, body: bytes, connect_s: float) -> Answer:
-        """Send a request and wait for the head of its answer; raises HttpFault, OSError, ssl.SSLError."""
+    async def ask(
+        self, origin: Origin, head: bytes, body: bytes, connect_s: float, held: Held | None = None
+    ) -> Answer:
+        """Send a request and wait for the head of its answer; raises HttpFault, OSError, ssl.SSLError.
+
+        `held` is told while it waits for a place under the cap.
+        """
         kept = None if self._waiting else self._take(origin)
-        connection, queue_s = (kept, 0.0) if kept else await self._connected(origin, connect_s)
+        connection, queue_s = (kept, 0.0) if kept else await self._connected(origin, connect_s, held)
         asked_at = connection.loop.time()
         try:
             answer = await connection.ask(head, body).begun()
@@ -82,7 +88,7 @@ class Pool:
             is_stale = connection.num_asked > 1 and connection.loop.time() - asked_at < STALE_S
             if not is_stale or self._is_closed:
                 raise
-            connection, queue_s = await self._connected(origin, connect_s, may_be_kept=False)
+            connection, queue_s = await self._connected(origin, connect_s, held, may_be_kept=False)
             answer = await connection.ask(head, body).begun()
         answer.queue_s = queue_s
         return answer
@@ -111,7 +117,7 @@ class Pool:
         return None
 
     async def _connected(
-        self, origin: Origin, connect_s: float, *, may_be_kept: bool = True
+        self, origin: Origin, connect_s: float, held: Held | None, *, may_be_kept: bool = True
     ) -> tuple[Connection, float]:
         """Open a connection: a place under the cap, name look-up, TCP and TLS together in `connect_s`.
 
@@ -121,7 +127,7 @@ class Pool:
         queue_s = connect_s  # until it has a place
         try:
             async with asyncio.timeout(connect_s):
-                kept, queue_s = await self._claim(origin if may_be_kept else None)
+                kept, queue_s = await self._claim(origin if may_be_kept else None, held)
                 if kept is not None:
                     return kept, queue_s
                 try:
@@ -135,7 +141,7 @@ class Pool:
         self._all.add(connection)
         return connection, queue_s
 
-    async def _claim(self, origin: Origin | None) -> tuple[Connection | None, float]:
+    async def _claim(self, origin: Origin | None, held: Held | None) -> tuple[Connection | None, float]:
         """Take a kept connection to `origin`, or a place under the cap; returns the seconds waited for it.
 
         First come, first served: what comes free wakes who waits longest, and who comes later waits behind.
@@ -144,13 +150,18 @@ class Pool:
             return None, 0.0
         loop, me, kept = asyncio.get_running_loop(), object(), None
         begun = loop.time()
+        if held is not None:
+            held.hold()
         try:
             while True:
                 self._waiting[me] = woken = loop.create_future()  # again: in its old turn
                 await woken
                 kept = None if origin is None else self._take(origin)
                 if kept is not None or self._take_place():
-                    return kept, loop.time() - begun
+                    waited_s = loop.time() - begun
+                    if held is not None:
+                        held.go(waited_s)
+                    return kept, waited_s
         finally:
             del self._waiting[me]
             self._wake_next()  # it may have been woken for nothing, and there may be more than it took

@@ -287,6 +287,20 @@ def test_attempts_that_wait_together_are_silence_until_the_cooldown_is_over() ->
     assert not hanging_together(2)[0].is_stalled(11.3, stream=True)
 
 
+def test_who_waits_for_a_place_of_ours_says_nothing_of_the_endpoint() -> None:
+    health, flights = hanging_together(3)
+    for flight in flights:
+        flight.hold()
+    assert not health.is_stalled(12.0, stream=True)
+    assert health.oldest_wait_s(12.0, stream=True) == 0.0
+    health.give_up(12.0, flights[0], 10.0)
+    assert health.speeds[True].ttft_s.value == pytest.approx(0.3)
+    for flight in flights:
+        flight.go(5.0)
+    assert health.oldest_wait_s(16.0, stream=True) == pytest.approx(16.0 - flights[0].started_at)
+    assert not health.is_stalled(16.0, stream=True) and health.is_stalled(17.0, stream=True)
+
+
 def test_cooldown_0_keeps_the_breaker_closed_and_not_silence_unseen() -> None:
     health, _ = hanging_together(3)
     health.breaker.rules = BreakerRules(cooldown_s=0.0)
