@@ -32,10 +32,10 @@ def read_finish(
     An unknown reason ends the answer, so it reads as stop. A stop after tool calls is `tool_calls`:
     agents decide by this field, and several providers say plain stop there.
     """
-    if native is None or native is False or native == "":
+    # It is kept with every request: a megabyte of blanks around a word is none of it.
+    if native is None or native is False or not (text := str(native).strip()):
         return None, None
-    text = str(native)
-    name = text.strip().lower().replace("-", "_").replace(" ", "_").removeprefix("finish_reason_")
+    name = text.lower().replace("-", "_").replace(" ", "_").removeprefix("finish_reason_")
     known = _BY_NATIVE.get(name)
     if known is None:
         text = redact(text)  # an upstream may say anything there

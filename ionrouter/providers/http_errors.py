@@ -28,6 +28,7 @@ from ionrouter.schema import json
 from ionrouter.schema.retry_after import parse_retry_after
 
 _MAX_WORDS = 4096  # what an error means is said at its beginning
+MAX_NAME_BYTES, MAX_WORD_BYTES = 256, 512  # of an answer's ids, of an error's code: kept with every request
 OWN_LIMIT_S = 1.0  # after which a place may have come free
 
 
@@ -108,11 +109,11 @@ class ErrorReader:
 
     def name(self, value: Any) -> str | None:
         """Read what an answer calls itself, its model or its tier: a text without our keys, if it is any."""
-        return self.redact.name(value) if isinstance(value, str) and value else None
+        return self.redact.name(value, MAX_NAME_BYTES) if isinstance(value, str) and value else None
 
     def _word(self, text: str | None) -> str | None:
         """Redact a field that should be one word; upstreams put whole texts there too."""
-        return None if text is None else self.redact(text)
+        return None if text is None else self.redact(text, MAX_WORD_BYTES)
 
 
 def judge(error: ErrorBody, status: int | None) -> Verdict:

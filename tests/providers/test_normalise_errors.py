@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ionrouter.errors import FailureClass
-from tests.support.normalised import HI, STOP, failure, message, read
+from tests.support.normalised import HI, STOP, failure, message, read, whole
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,20 @@ def test_a_partial_answer_with_an_error_in_its_choice_is_that_error() -> None:
     body = message("half", "error")
     body["choices"][0]["error"] = {"code": 502, "message": "upstream lost"}
     assert failure(body).message == "upstream lost"
+
+
+@pytest.mark.parametrize("finish", ["stop", "x" * 1_000_000])
+def test_a_flood_where_a_word_belongs_is_not_kept_whole(finish: str) -> None:
+    """Such words are kept with every request, in memory and in the database."""
+    flood, reason = "x" * 1_000_000, f"{' ' * 1_000_000}{finish} "
+    body = {"id": flood, "model": flood, "service_tier": flood, "error": None}
+    answer = whole({**message("hi", reason), **body})
+    streamed = read({**HI, **body}, {**STOP, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    assert streamed.error is None
+    for said in (answer, streamed.chunks[-1]):
+        for word in (said.upstream_id, said.upstream_model, said.service_tier):
+            assert word is not None and len(word) <= 256
+        assert len(said.choices[0].native_finish_reason or "") <= 2048
+    told = failure({"error": {"code": flood, "type": flood, "param": flood, "message": flood}})
+    assert len(told.message) + len(told.raw or "") <= 4096
+    assert max(len(word or "") for word in (told.code, told.param, told.native_type)) <= 512
