@@ -55,12 +55,13 @@ def configure(
 ) -> None:
     """Set up structlog for the process; `redact` sees every string value, nested ones too.
 
-    `buffered`: lines below warning may wait FLUSH_EVERY_S for others to leave with.
+    `buffered`: lines below warning may wait FLUSH_EVERY_S for others to leave with, and nobody who logs waits
+    for a stream that takes nothing, such as a terminal that somebody paused.
     """
     out = stream if stream is not None else sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
     forgiving = Forgiving(out)
-    lines = Lines(Forgiving(_unlocked(out))) if buffered and not console else None
+    lines = Lines(Forgiving(_unlocked(out))) if buffered else None
     structlog.configure(
         processors=_console(redact, colors=out.isatty()) if console else [_JsonLine(redact)],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -136,8 +137,8 @@ class Lines:
     """Has lines written by a thread, several at a time; what is a warning or worse at once.
 
     Who logs waits a moment for a warning to be out, and never for a stream that takes nothing: a pipe that
-    nobody reads, a disk that hangs. What comes then waits, up to MAX_LINES; what comes beyond is lost, and
-    counted in a line of its own when the stream takes lines again.
+    nobody reads, a paused terminal, a disk that hangs. What comes then waits, up to MAX_LINES; what comes
+    beyond is lost, and counted in a line of its own when the stream takes lines again.
     """
 
     def __init__(self, stream: Forgiving) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import pty
 import time
 import warnings
 from collections.abc import Iterator
@@ -172,3 +173,20 @@ def test_whoever_logs_waits_for_no_pipe_that_nobody_reads(monkeypatch: pytest.Mo
         assert len(numbers) + lost == 1000
         logger.warning("store_recovered")  # is out at once again
         assert next(lines)["event"] == "store_recovered"
+
+
+def test_whoever_logs_waits_for_no_terminal_that_is_paused() -> None:
+    """Ctrl-S in the terminal of a server had stopped its event loop, its health check and its end."""
+    theirs, ours = pty.openpty()
+    with open(theirs, "rb", buffering=0) as keys, open(ours, "w") as writer:
+        log.configure(log_format="auto", stream=writer, cache=False, buffered=True)
+        logger = structlog.get_logger()
+        began = time.monotonic()
+        for number in range(2000):
+            logger.info("request_finished", number=number, text="x" * 100)
+        logger.warning("store_failed")
+        assert time.monotonic() - began < 20
+        shown = b""
+        while b"store_failed" not in shown:
+            shown += keys.read(65_536)
+        assert shown.count(b"request_finished") == 2000
