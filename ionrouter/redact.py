@@ -107,6 +107,12 @@ class Redactor:
                     break
         return clean if len(clean) <= max_bytes and clean.isascii() else _cut(clean, max_bytes)
 
+    def without_keys(self, data: bytes) -> bytes:
+        """Take registered keys out of UTF-8, all of it and nothing else; what holds none is not copied."""
+        if self._known is None or not any(secret.encode() in data for secret in self._secrets):
+            return data
+        return self._known.sub(MARK, data.decode("utf-8", "replace")).encode()
+
     def _cleaned(self, text: str | bytes, max_bytes: int) -> str:
         whole = text if isinstance(text, str) else text[: 4 * _SCAN_CHARS].decode("utf-8", "replace")
         clean = self._replace(whole[:_SCAN_CHARS])

@@ -160,7 +160,8 @@ class OpenAIProvider:
                 try:
                     if not 200 <= response.status < 300:
                         raise await self._refusal(response, errors)
-                    return await _json_body(response, errors)
+                    # What is listed there is published here.
+                    return await _json_body(response, errors, self._redact.without_keys)
                 finally:
                     response.close()
         except (HttpFault, OSError) as error:
@@ -238,8 +239,10 @@ def _begins_events(data: bytes) -> bool:
     return data.removeprefix(BOM_UTF8).lstrip().startswith((b"d", b"e", b"i", b"r", b":"))
 
 
-async def _json_body(response: Answer, errors: ErrorReader) -> Any:
-    body = (await response.read(MAX_ANSWER_BYTES)).removeprefix(BOM_UTF8)  # of servers on Windows
+async def _json_body(
+    response: Answer, errors: ErrorReader, clean: Callable[[bytes], bytes] = lambda body: body
+) -> Any:
+    body = clean(await response.read(MAX_ANSWER_BYTES)).removeprefix(BOM_UTF8)  # of servers on Windows
     content_type = response.content_type
     if not body.strip():
         raise errors.fault("empty", f"the upstream answered {response.status} with an empty body")

@@ -15,7 +15,12 @@ from ionrouter.routing.table import KnownModel, Price
 from ionrouter.routing.values import per_token
 
 MAX_MODELS = 20_000
+MAX_WORD, MAX_TEXT = 256, 16_384  # characters of a name, of a description
+MAX_WORDS = 256  # of a list of parameters or modalities
+MAX_COUNT = 2**53 - 1  # of tokens or seconds: what every reader of JSON takes for a whole number
 _NAME = re.compile(r"[^\s*]{1,256}")  # and printable, as the names in the file are
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +71,16 @@ def _model(row: Any) -> UpstreamModel | None:
     outputs = _texts(architecture.get("output_modalities"))
     return UpstreamModel(
         id=model_id,
-        name=_get(row, "name", str) or _get(row, "display_name", str) or model_id,
+        name=_text(row, "name") or _text(row, "display_name") or model_id,
         created=_count(row.get("created")) or 0,
-        description=_get(row, "description", str) or "",
+        description=_text(row, "description", MAX_TEXT) or "",
         known=_known(row, frozenset(inputs)),
         input_modalities=inputs,
         output_modalities=outputs or ("text",),
         declares_output=bool(outputs),
-        tokenizer=_get(architecture, "tokenizer", str) or "Other",
-        instruct_type=_get(architecture, "instruct_type", str),
-        hugging_face_id=_get(row, "hugging_face_id", str) or None,
+        tokenizer=_text(architecture, "tokenizer") or "Other",
+        instruct_type=_text(architecture, "instruct_type"),
+        hugging_face_id=_text(row, "hugging_face_id"),
     )
 
 
@@ -116,13 +121,25 @@ def _get(row: Any, key: str, kind: type[Any]) -> Any:
     return value if isinstance(value, kind) else None
 
 
+def _text(row: Any, key: str, max_chars: int = MAX_WORD) -> str | None:
+    """Words for people: cut, and without what terminals obey or JSON cannot hold."""
+    text: str = (_get(row, key, str) or "")[:max_chars]
+    return (text if text.isprintable() else _UNPRINTABLE.sub(" ", text)).strip() or None
+
+
 def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+    """The words of a list; what is long or unprintable is none."""
+    words = value[:MAX_WORDS] if isinstance(value, list) else ()
+    return tuple(word for word in words if isinstance(word, str) and _is_word(word))
+
+
+def _is_word(text: str) -> bool:
+    return 0 < len(text) <= MAX_WORD and text.isprintable()
 
 
 def _count(value: Any) -> int | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and 0 < value < math.inf else None
+    return int(value) if is_number and 0 < value <= MAX_COUNT else None
 
 
 def _usd(value: Any) -> float | None:

@@ -178,6 +178,16 @@ async def test_the_list_of_models_is_fetched_with_the_first_key_that_is_set(prov
         assert up.requests[0].headers["authorization"] == "Bearer UP-KEY-12345"
 
 
+async def test_a_list_of_models_publishes_no_key_of_ours(provider: OpenAIProvider) -> None:
+    """It is shown to everybody, kept on disk, and its names are labels of metrics."""
+    rows = [{"id": "acme/UP-KEY-12345", "description": f"{'x' * 200_000} for UP-KEY-12345"}, {"id": "b"}]
+    with Upstream(json_response({"data": rows})) as up:
+        upstream = make_endpoint(up.base_url, key_variables=("UP_KEY",)).provider
+        listed = (await provider.list_models(upstream))["data"]
+    assert "UP-KEY-12345" not in str(listed)
+    assert [row["id"] for row in listed] == ["acme/[redacted]", "b"]
+
+
 @pytest.mark.parametrize("script", [error(401), response(200, "<html>"), raw(Reset())])
 async def test_a_list_that_cannot_be_had_is_an_upstream_error(provider: OpenAIProvider, script: Any) -> None:
     with Upstream(script) as up, pytest.raises(UpstreamError):

@@ -110,3 +110,26 @@ KEYS = (
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, values)))
 def test_no_row_makes_reading_fail(row: dict[str, object]) -> None:
     assert parse_models([{"id": "m", **row}]).models[0].id == "m"
+
+
+def test_what_is_said_beside_a_name_is_bounded_and_shows_nothing_that_steers() -> None:
+    """It is published by GET /models: one row made that megabytes, with numbers that no client reads."""
+    flood = "x" * 1_000_000
+    row = {
+        "id": "a",
+        "name": f"n\x1b[31m\ud800{flood}",
+        "description": f"first\nsecond\x00{flood}",
+        "created": 1e300,
+        "context_length": 10**30,
+        "hugging_face_id": flood,
+        "supported_parameters": ["tools", "x\x1b", flood, "", *(f"p{number}" for number in range(10_000))],
+        "architecture": {"input_modalities": ["text", flood], "tokenizer": flood, "instruct_type": "\ud800"},
+    }
+    (model,) = parse_models({"data": [row]}).models
+    assert model.name.startswith("n [31m x") and len(model.name) <= 256
+    assert model.description.startswith("first\nsecond x") and len(model.description) <= 16_384
+    assert (model.created, model.known.context_length, model.instruct_type) == (0, None, None)
+    assert len(model.tokenizer) == len(model.hugging_face_id or "") == 256
+    assert model.input_modalities == ("text",)
+    assert "tools" in model.known.supported_parameters and len(model.known.supported_parameters) <= 256
+    assert max(map(len, model.known.supported_parameters)) <= 256
