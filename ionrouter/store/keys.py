@@ -127,7 +127,7 @@ class KeyStore:
             limit, limit_reset, expires_at, int(includes_byok), None, creator_user_id,
         )  # fmt: skip
         marks = ", ".join("?" * len(values))
-        self._change(f"INSERT INTO api_key ({_COLUMNS}) VALUES ({marks})", values)
+        self._change(f"INSERT INTO api_key ({_COLUMNS}) VALUES ({marks})", values, values[0])
         return plain, _from_row(values)
 
     def find(self, plain: str) -> ApiKey | None:
@@ -162,7 +162,7 @@ class KeyStore:
 
     def delete(self, reference: str) -> ApiKey:
         key = self.resolve(reference)
-        self._change("DELETE FROM api_key WHERE hash = ?", (key.hash,))
+        self._change("DELETE FROM api_key WHERE hash = ?", (key.hash,), key.hash)
         return key
 
     def resolve(self, reference: str) -> ApiKey:
@@ -187,14 +187,27 @@ class KeyStore:
         if now is not None:
             columns["updated_at"] = now
         assignments = ", ".join(f"{column} = ?" for column in columns)
-        self._change(f"UPDATE api_key SET {assignments} WHERE hash = ?", (*columns.values(), key.hash))
+        statement = f"UPDATE api_key SET {assignments} WHERE hash = ?"
+        self._change(statement, (*columns.values(), key.hash), key.hash)
         changed = self.by_hash(key.hash)
         if changed is None:  # somebody else deleted it just now
             raise _unknown(reference)
         return changed
 
-    def _change(self, statement: str, values: Sequence[Any]) -> None:
+    def _change(self, statement: str, values: Sequence[Any], digest: str) -> None:
+        """Change one key; it alone is read again where nobody else has changed any meanwhile."""
         self._db.transact([(statement, values), ("UPDATE key_version SET version = version + 1", ())])
+        ((version,),) = self._db.rows("SELECT version FROM key_version")
+        rows = self._db.rows(f"SELECT {_COLUMNS} FROM api_key WHERE hash = ?", (digest,))
+        with self._lock:
+            if version == self._key_version + 1:
+                keys = self._keys.copy()  # others may be looking at the old one
+                keys.pop(digest, None)
+                keys.update((row[0], _from_row(row)) for row in rows)
+                self._keys = keys
+                self._num_looks += 1
+                self._key_version, self._last_look = version, self._num_looks
+                return
         self.refresh(self._db)
 
     def _current(self) -> dict[str, ApiKey]:
