@@ -43,6 +43,7 @@ from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import Name, Names, StatsBook
 from ionrouter.stats_keeper import StatsKeeper
 from ionrouter.store.database import Database, StoreFault
+from ionrouter.store.follower import follow
 from ionrouter.store.instance import Instance, claim
 from ionrouter.store.journal import Journal
 from ionrouter.store.key_watch import KeyWatch
@@ -105,6 +106,9 @@ class Service:
             name = ledger.instance.name
             keeper = StatsKeeper(self.edge.stats, ledger.writer, name, sure_now=lambda: ledger.sure_now)
             tasks.append(asyncio.create_task(keeper.run(), name="keep-statistics"))
+            if ledger.limits is None:
+                following = follow(ledger.spending, ledger.writer, ledger.instance, self.settings.state_dir)
+                tasks.append(asyncio.create_task(following, name="follow-servers"))
         for task in tasks:
             task.add_done_callback(_tell_crash)
         yield

@@ -25,6 +25,7 @@ class Instance:
     name: str
     dead: Sequence[str]
     lock: int | None = None  # a file descriptor, for the life of the process
+    living: Sequence[str] = ()  # names that others of this folder had when it began
 
     def knows(self, name: str) -> bool:
         """Ask whether a name is of this folder, so that a lock says whether its server lives."""
@@ -57,7 +58,8 @@ def claim(folder: Path) -> Instance:
     for slot, lock in locks.items():
         if slot != mine:
             os.close(lock)
-    return Instance(f"{root}-{mine}", [f"{root}-{slot}" for slot in locks], locks[mine])
+    living = [f"{root}-{slot}" for slot in used if slot not in locks]
+    return Instance(f"{root}-{mine}", [f"{root}-{slot}" for slot in locks], locks[mine], living)
 
 
 def _locks(folder: Path, slots: Sequence[int]) -> dict[int, int]:

@@ -48,6 +48,7 @@ class SpendingBook:
     clock: Callable[[], float] = time.time
     _keys: dict[str, Spending] = field(default_factory=dict)  # key hash -> spending
     _total: float = 0.0  # of all of them: there may be millions of days
+    _settled: dict[tuple[str, int], float] | None = None  # by key and day, since others' sums were asked for
 
     @classmethod
     def load(cls, link: Link, today: int | None = None) -> SpendingBook:
@@ -67,9 +68,14 @@ class SpendingBook:
         """Replace the sums of keys and days by those of the database, which other servers write too."""
         for key, day, cost, last_used_at in rows:
             spending = self.of(key)
+            cost += self._settled.get((key, day), 0.0) if self._settled else 0.0
             self._total += cost - spending.days.get(day, 0.0)
             spending.days[day] = cost
             self._note_use(spending, last_used_at)
+
+    def note_settled(self, *, is_on: bool) -> None:
+        """Keep what is settled from now on for `take_over`, whose sums were read before; or end that."""
+        self._settled = {} if is_on else None
 
     def of(self, key: str | None) -> Spending:
         spending = self._keys.get(key or NO_KEY)
@@ -112,6 +118,9 @@ class SpendingBook:
         spending = self.of(key)
         spending.reserved.pop(request_id, None)
         day = day_of(started_at)
+        if self._settled is not None:
+            name = key or NO_KEY, day
+            self._settled[name] = self._settled.get(name, 0.0) + cost
         spending.days[day] = spending.days.get(day, 0.0) + cost
         self._total += cost
         self._note_use(spending, started_at)

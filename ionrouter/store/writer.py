@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from ionrouter.store.checkpointer import Checkpointer
-from ionrouter.store.database import Database, Link, RowFault, Statement
+from ionrouter.store.database import Database, Link, RowFault, Statement, StoreFault
 from ionrouter.store.journal import Journal
 from ionrouter.store.sqlite_file import SqliteFile, SqliteLink
 
@@ -50,6 +50,7 @@ class Write:
     turn: tuple[Any, ...] = ()  # names the row that other servers' writes may want too
     done: asyncio.Future[None] | None = None
     entry: int = 0  # its number in the journal; 0: it is in none
+    question: Statement | None = None  # what `done` is to bring: rows as they are after all writes before it
 
     def withdraw(self) -> None:
         """Leave it out if it is not written yet: what follows says all of it."""
@@ -129,6 +130,18 @@ class Writer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(done, MAX_SETTLE_S)
 
+    def ask(self, sql: str, values: Sequence[Any]) -> asyncio.Future[Any] | None:
+        """Read between two commits: all that was put before is in it, and nothing that is put later.
+
+        Brings the rows, or None where the database does not say; None at once where waiting is no use.
+        """
+        write = self._queue((), (), None)
+        if write is None or not self.is_well or self._loop is None:
+            return None
+        write.question, write.done = (sql, values), self._loop.create_future()
+        self._ring()
+        return write.done
+
     def hurry(self) -> None:
         """Let what was put lazily be written now; nobody waits for it."""
         self._ring()
@@ -180,7 +193,7 @@ class Writer:
         while True:
             self._quiet.acquire(timeout=-1 if self.is_well else RETRY_S)
             is_last = self._is_closing
-            batch = list(self._waiting)
+            batch = self._batch()
             try:
                 link = link or self._open()
                 self._commit(link, batch)
@@ -196,6 +209,14 @@ class Writer:
             checkpointer.close()
         if link is not None:
             link.close()
+
+    def _batch(self) -> list[Write]:
+        """All that waits, up to the first question: what it asks for is answered before what follows it."""
+        batch = list(self._waiting)
+        end = next((at for at, write in enumerate(batch, 1) if write.question is not None), len(batch))
+        if end < len(batch):
+            self._ring()  # at once again
+        return batch[:end]
 
     def _checkpointer(self) -> Checkpointer | None:
         if not isinstance(self.database, SqliteFile):
@@ -220,6 +241,8 @@ class Writer:
         except RowFault:
             for write in batch:  # one of them is at fault: find it, keep the others
                 self._commit_alone(link, write)
+        if batch[-1].question is not None:
+            self._answer(link, batch[-1])
         for _ in batch:
             self._waiting.popleft()
         self._release(batch, len(batch))
@@ -248,6 +271,16 @@ class Writer:
             return self._book(rows)
         except Exception as error:  # of one row, which must cost the others nothing
             raise RowFault(repr(error)) from error
+
+    def _answer(self, link: Link, write: Write) -> None:
+        done, write.done = write.done, None
+        if done is None or write.question is None:
+            return  # it was let go when a commit failed
+        try:
+            rows: Any = link.rows(*write.question)
+        except StoreFault:
+            rows = None
+        self._call(lambda: None if done.done() else done.set_result(rows))
 
     def _commit_alone(self, link: Link, write: Write) -> None:
         try:
