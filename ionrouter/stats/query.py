@@ -5,7 +5,7 @@ The definitions of the figures are in docs/api.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -80,13 +80,20 @@ def steps(book: StatsBook, question: Question) -> Iterator[Row | None]:
     Only the row under way is held in memory. What is recorded meanwhile may or may not be in rows to come.
     """
     for place in places(book, question):
-        yield from row_at(place, question)
+        if place is None:
+            yield None
+        else:
+            yield from row_at(place, question)
 
 
-def places(book: StatsBook, question: Question) -> Iterator[Place]:
-    """Where rows may be, in their order."""
+def places(book: StatsBook, question: Question) -> Iterator[Place | None]:
+    """Where rows may be, in their order. None, a step for each series: they are still being looked for.
+
+    What happened in the minute under way goes to a series' windows when somebody looks: 50 us a series.
+    """
     groups: dict[Group, list[Window]] = {}
     for names, window in _windows(book, question):
+        yield None
         if all(names[dimension] in wanted for dimension, wanted in question.filters.items()):
             groups.setdefault(tuple(names[dimension] for dimension in question.group_by), []).append(window)
     for group, windows in sorted(groups.items(), key=lambda item: item[0]):
@@ -110,14 +117,15 @@ def row_at(place: Place, question: Question) -> Iterator[Row | None]:
     yield _row(question, place.group, at, total) if total.outcomes else None
 
 
-def _windows(book: StatsBook, question: Question) -> Iterable[tuple[Mapping[Dimension, str], Window]]:
+def _windows(book: StatsBook, question: Question) -> Iterator[tuple[Mapping[Dimension, str], Window]]:
     if question.reads_keys:
-        return [({"key": key_id}, window) for key_id, window in book.keys.items()]
-    return [
-        (_names(book, key, series), next(w for w in series.windows if w.width_s == question.width_s))
-        for key, series in book.items()
-        if key.purpose == question.purpose
-    ]
+        for key_id, hours in book.keys.items():
+            yield {"key": key_id}, hours
+        return
+    for key, series in book.items():
+        if key.purpose == question.purpose:
+            window = next(window for window in series.windows if window.width_s == question.width_s)
+            yield _names(book, key, series), window
 
 
 def _names(book: StatsBook, key: SeriesKey, series: Series) -> Mapping[Dimension, str]:

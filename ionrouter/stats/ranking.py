@@ -37,6 +37,9 @@ def ranked(book: StatsBook, question: Question, order: Order, limit: int) -> Ite
     """
     best = _Best(limit, order.is_descending)
     for place in places(book, question):
+        if place is None:
+            yield None
+            continue
         for row in row_at(place, question):
             if row is not None:
                 best.add(_value(row, order.path), row if place.number is None else place)

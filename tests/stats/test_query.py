@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -152,3 +153,19 @@ def test_one_row_of_many_buckets_takes_as_little() -> None:
     num_rows, peak = peak_mb(steps(hourly(2, NUM_HOURS, lambda: shared), asked(group_by=(), resolution=None)))
     assert num_rows == 1
     assert peak < 0.5
+
+
+@pytest.mark.parametrize("order", [None, Order(("cost",))])
+def test_no_step_looks_at_more_than_one_series(order: Order | None) -> None:
+    """The minute under way went to the windows of all series before the first step: 50 us each, at once."""
+    book = StatsBook()
+    for number in range(50):
+        series = book.series(SeriesKey(f"e{number}", True, "main", "short"))
+        assert series is not None
+        series.measure(NOW, {"ttft_s": 1.0})
+    waiting = [len([s for _, s in book.items() if s._latest])]
+    question = asked(resolution=None)
+    for _ in ranked(book, question, order, 100) if order else steps(book, question):
+        waiting.append(len([s for _, s in book.items() if s._latest]))
+    assert waiting[0] == 50 and waiting[-1] == 0
+    assert max(before - after for before, after in pairwise(waiting)) == 1
