@@ -69,6 +69,11 @@ THOUGHTS = [
 SIGNED = [ASKED, {**TURNS[2], "reasoning_details": THOUGHTS}, TURNS[3]]
 
 
+def is_ours(request: Received) -> bool:
+    """Ask whether a client of our own sent it: those of litellm say that they keep the connection."""
+    return "connection" not in request.headers
+
+
 def _user(*parts: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, *parts]}]}
 
