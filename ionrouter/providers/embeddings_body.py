@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.indexes import read_index
 from ionrouter.schema.embeddings import num_inputs
-from ionrouter.schema.vectors import num_dimensions, numbers_of
+from ionrouter.schema.vectors import is_vector, num_dimensions
 
 _Row = dict[str, Any]
 
@@ -36,18 +35,9 @@ def read_embeddings(data: Any, body: Mapping[str, Any], errors: ErrorReader) -> 
 def _row(row: Any, position: int, errors: ErrorReader) -> _Row:
     found = row if isinstance(row, Mapping) else {}
     vector, index = found.get("embedding"), read_index(found.get("index"))
-    if not _is_vector(vector):
-        raise errors.fault("malformed", f"embedding {position} is not a list of finite numbers")
+    if not is_vector(vector):
+        raise errors.fault("malformed", f"embedding {position} is not a list of numbers that float32 holds")
     return {"object": "embedding", "index": position if index is None else index, "embedding": vector}
-
-
-def _is_vector(value: Any) -> bool:
-    try:
-        if isinstance(value, str):
-            return bool(numbers_of(value))
-        return isinstance(value, list) and bool(value) and all(map(math.isfinite, value))
-    except (TypeError, ValueError, OverflowError):
-        return False
 
 
 def _in_order(rows: Sequence[_Row], errors: ErrorReader) -> list[_Row]:

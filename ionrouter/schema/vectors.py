@@ -8,8 +8,24 @@ import math
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, ValidationError, convert
 
 Vector = Sequence[float] | str
+
+# Halfway from float32's maximum to the next power of two: from here on a number rounds to infinity. The
+# maximum itself is often written 3.4028235e38, which is above it.
+_TOO_LARGE = float.fromhex("0x1.ffffffp127")
+Numbers = Annotated[list[Annotated[float, Meta(gt=-_TOO_LARGE, lt=_TOO_LARGE)]], Meta(min_length=1)]
+
+
+def is_vector(value: Any) -> bool:
+    """Ask whether parsed JSON is a vector in either form: numbers that float32 holds, no truth values."""
+    try:
+        return bool(numbers_of(value) if isinstance(value, str) else convert(value, Numbers))
+    except (ValidationError, ValueError):
+        return False
 
 
 def numbers_of(vector: Vector) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.normalise import complete
-from ionrouter.schema.vectors import base64_of
+from ionrouter.schema.vectors import base64_of, numbers_of
 from tests.support.normalised import ERRORS
 
 
@@ -44,10 +44,27 @@ def test_base64_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    "vector", [[], "", None, [1.0, math.nan], [1.0, "x"], [[1.0]], {"a": 1}, [10**400], "AAA="]
+    "vector",
+    [
+        *([], "", None, [1.0, math.nan], [1.0, "x"], [[1.0]], {"a": 1}, [10**400], "AAA="),
+        *(
+            [True, 0.5],
+            [False],
+            [None],
+            [1e39],
+            [0.5, -3.41e38],
+            [10**39],
+        ),  # the last three: infinity in base64
+    ],
 )
 def test_what_is_no_vector_is_malformed(vector: Any) -> None:
     assert fault(rows_of(vector)).code == "malformed"
+
+
+def test_the_largest_float32_is_a_number_as_anybody_writes_it() -> None:
+    largest = [3.4028235e38, -3.4028234663852886e38, 1, 10**30, 1e-300]
+    assert read(rows_of(largest))[0]["embedding"] == largest
+    assert all(map(math.isfinite, numbers_of(base64_of(largest))))
 
 
 @pytest.mark.parametrize("rows", [[], None, {}, "x"])
