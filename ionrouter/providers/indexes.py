@@ -13,7 +13,7 @@ def read_index(value: Any) -> int | None:
     if value.__class__ is int:  # nearly always
         return value if 0 <= value < MAX_INDEX else None
     if isinstance(value, float):
-        return int(value) if 0 <= value < MAX_INDEX else None
+        return int(value) if 0 <= value < MAX_INDEX and value.is_integer() else None
     if isinstance(value, str) and len(value) <= _NUM_DIGITS and value.isdecimal():
         return int(value)
     return None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ionrouter.providers.http_errors import ErrorReader
+from ionrouter.providers.indexes import read_index
 from ionrouter.providers.usage_body import MAX_TOKENS, read_usage
 from ionrouter.schema.events import Complete
 from ionrouter.schema.usage import Usage
@@ -52,9 +53,10 @@ def _row(row: Any, position: int, num_documents: int, errors: ErrorReader) -> di
     score = next((found[name] for name in _SCORES if name in found), None)
     if not _is_finite(score):
         raise errors.fault("malformed", f"result {position} has no finite relevance_score")
-    index = found.get("index")
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < num_documents:
-        message = f"result {position} has index {index!r}, but there are {num_documents} documents"
+    index = read_index(found.get("index"))
+    if index is None or index >= num_documents:
+        told = repr(found.get("index"))[:40]
+        message = f"result {position} has index {told}, but there are {num_documents} documents"
         raise errors.fault("malformed", message)
     return {"index": index, "relevance_score": float(score)}
 

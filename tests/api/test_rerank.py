@@ -14,7 +14,7 @@ from tests.support.upstream import Upstream, error, json_response
 DOCUMENTS = ["Paris is in France.", {"text": "Berlin is in Germany."}, "Rome is in Italy."]
 
 
-def answer(*rows: tuple[int, float], **more: Any) -> Any:
+def answer(*rows: tuple[Any, float], **more: Any) -> Any:
     results = [{"index": index, "relevance_score": score} for index, score in rows]
     return json_response({"id": "up-1", "results": results, "usage": {"total_tokens": 30}} | more)
 
@@ -132,6 +132,15 @@ def test_every_common_shape_is_read(
         assert body["usage"]["total_tokens"] == tokens
 
 
+def test_places_are_read_as_those_of_vectors_are(serving: Any) -> None:
+    server, up, _ = serving
+    rows = [{"index": place, "relevance_score": score} for place, score in (("2", 0.1), (0.0, 0.9), (1, 0.4))]
+    up.enqueue(json_response({"results": rows}))
+    _, body = rerank(server)
+    assert body["provider"] == "Up"
+    assert [row["index"] for row in body["results"]] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -139,6 +148,9 @@ def test_every_common_shape_is_read(
         answer((0, 0.5), (0, 0.4), (1, 0.1)),
         answer((0, 0.5), (1, 0.4), (7, 0.1)),
         answer((0, float(1)), (1, 0.4), (-1, 0.1)),
+        answer((0, 0.5), (1.5, 0.4), (2, 0.1)),
+        answer((0, 0.5), (True, 0.4), (2, 0.1)),
+        answer((0, 0.5), (None, 0.4), (2, 0.1)),
         json_response({"results": [{"index": 0}, {"index": 1}, {"index": 2}]}),
         json_response({"results": [{"index": i, "score": float("inf")} for i in range(3)]}),
         json_response({"results": []}),
@@ -150,6 +162,9 @@ def test_every_common_shape_is_read(
         "twice",
         "no such document",
         "negative",
+        "between two",
+        "a truth value",
+        "none",
         "no score",
         "infinite",
         "empty",

@@ -17,7 +17,24 @@ def test_a_number_or_its_digits(told: Any, index: int) -> None:
 
 @pytest.mark.parametrize(
     "told",
-    [None, True, -1, MAX_INDEX, 2**63, 1e308, math.inf, math.nan, "", "x", "-1", "²", "9" * 5000, [0], {}],
+    [
+        None,
+        True,
+        -1,
+        MAX_INDEX,
+        2**63,
+        1.5,
+        1e308,
+        math.inf,
+        math.nan,
+        "",
+        "x",
+        "-1",
+        "²",
+        "9" * 5000,
+        [0],
+        {},
+    ],
     ids=lambda told: repr(told)[:8],
 )
 def test_what_is_no_place(told: Any) -> None:
