@@ -93,6 +93,14 @@ def test_usage_nobody_reported_is_estimated(serving: Any) -> None:
     assert body["usage"]["total_tokens"] == 20
 
 
+def test_zero_reported_tokens_are_believed_as_those_of_a_chat_are(serving: Any) -> None:
+    server, up, _ = serving
+    rows = [{"index": i, "embedding": vector} for i, vector in enumerate(VECTORS)]
+    up.enqueue(json_response({"data": rows, "usage": {"prompt_tokens": 0, "total_tokens": 0}}))
+    usage = embed(server)[1]["usage"]
+    assert (usage["prompt_tokens"], usage["total_tokens"], usage["cost"]) == (0, 0, 0.0)
+
+
 def test_each_input_must_fit_not_all_together(serving: Any) -> None:
     server, _, _ = serving
     assert embed(server, input=["a" * 300, "b" * 300])[0] == 200
