@@ -10,9 +10,9 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from ionrouter.api.responses import OWN_HEADERS, error_response
 from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody, plain_error
@@ -26,12 +26,13 @@ KEEPALIVE_S = 120.0  # idle between two requests
 class EnvelopeHandler(RequestHandler):
     """A connection whose own errors (bad request line, oversized header) are JSON."""
 
-    __slots__ = ("_head_timeout_s", "_head_timer")
+    __slots__ = ("_body", "_head_timeout_s", "_head_timer")
 
     def __init__(self, *args: Any, head_timeout_s: float, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head_timeout_s = head_timeout_s
         self._head_timer: asyncio.TimerHandle | None = None
+        self._body: StreamReader | None = None  # of the last request whose head came
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; who asks nothing, or never ends its head, must not hold one of the process's files."""
@@ -44,6 +45,22 @@ class EnvelopeHandler(RequestHandler):
             self._head_timer.cancel()
             self._head_timer = None
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read; whoever waits for a body hears at once that what came is none.
+
+        aiohttp's parser forgets the body it was in, and keeps its error for when that request has its answer.
+        """
+        super().data_received(data)
+        if not self._messages:
+            return
+        message, body = self._messages[-1]
+        if not isinstance(message, _ErrInfo):
+            self._body = body
+        elif self._body is not None and not self._body.is_eof() and self._body.exception() is None:
+            self._body.set_exception(
+                RequestPayloadError(_reason(message.message))
+            )  # ends the connection, too
 
     def _end_if_silent(self) -> None:
         self._head_timer = None
@@ -82,8 +99,12 @@ def _malformed(status: int, exc: BaseException | None, message: str | None) -> E
     """Say what of a request is no HTTP, without what was sent."""
     if isinstance(exc, LineTooLong):
         return plain_error(431, f"the request line or a header is longer than {exc.args[1]} bytes")
-    why = (message or "").partition("\n")[0].partition(": b'")[0].rstrip(" :")
-    return plain_error(status, f"malformed HTTP request: {why[:200] or HTTPStatus(status).phrase}")
+    return plain_error(status, f"malformed HTTP request: {_reason(message) or HTTPStatus(status).phrase}")
+
+
+def _reason(message: str | None) -> str:
+    """Cut off what was sent."""
+    return (message or "").partition("\n")[0].partition(": b'")[0].rstrip(" :")[:200]
 
 
 class EnvelopeServer(web.Server):

@@ -86,14 +86,30 @@ async def test_a_connection_that_asked_once_may_wait_with_its_next_request() -> 
         writer.close()
 
 
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+BROKEN = {
+    "one packet": (b"5\r\nhello\r\nno length\r\n",),
+    "a size, later": (b"5\r\nhello\r\n", b"no length\r\n"),
+    "the first size, later": (b"", b"no length\r\n"),
+    "an end, later": (b"5\r\nhel", b"loXX\r\n"),
+    "a trailer, later": (b"5\r\nhello\r\n", b"0\r\nno\x00trailer\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("pieces", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("path", [b"/", b"/unread"])
 async def test_a_body_that_is_broken_behind_its_head_is_no_fault_of_ours(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, path: bytes, pieces: tuple[bytes, ...]
 ) -> None:
-    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
-    async with listening() as (host, port), asyncio.timeout(GUARD_S):
+    """Its request is refused at once, however late it breaks, and nobody waits for the rest."""
+    before = len(pieces) > 1 and path == b"/unread"  # answered before it broke
+    async with listening() as (host, port), asyncio.timeout(5):  # aiohttp's own patience is 10 s
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(head + b"no length\r\n")
-        assert b" 400 " in await reader.readline()
-        await reader.read()  # the server closes
+        for piece in (CHUNKED % path + pieces[0], *pieces[1:]):
+            writer.write(piece)
+            await asyncio.sleep(0.05)
+        answer = await reader.read()  # the server closes
+        assert answer.count(b"HTTP/1.") == 1
+        assert answer.partition(b" ")[2].startswith(b"404" if before else b"400")
         writer.close()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
