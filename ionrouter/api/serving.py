@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from ionrouter.alarm import Alarm
+from ionrouter.api import large_answer
 from ionrouter.api.errors import error_body
 from ionrouter.api.responses import header_text, json_response, plain
 from ionrouter.api.route_metadata import NAME, RouteMetadata, metadata_for
@@ -171,7 +172,7 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
                 return await stream.serve(run)
             async with run as batches:
                 events = [event async for batch in batches for event in batch]
-            return _whole(events, ask)
+            return await _whole(request, events, ask)
         finally:
             edge.in_flight.discard(run)
     except IonrouterError as error:
@@ -180,7 +181,7 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
         raise
 
 
-def _whole(events: Iterable[Event | TextRun], ask: Ask) -> web.Response:
+async def _whole(request: web.Request, events: Iterable[Event | TextRun], ask: Ask) -> web.StreamResponse:
     """Answer after the end; a failure half way still has a real status."""
     complete: Complete | None = None
     finished: Finished | None = None
@@ -199,7 +200,10 @@ def _whole(events: Iterable[Event | TextRun], ask: Ask) -> web.Response:
     if ask.explanation is not None:
         body["ionrouter"] = ask.report()
     body |= ask.route_metadata(finished)
-    return json_response(body, headers=headers | ask.note_header())
+    headers |= ask.note_header()
+    if (rows := large_answer.rows_of(body)) is not None:
+        return await large_answer.send(request, body, rows, headers)
+    return json_response(body, headers=headers)
 
 
 class _Stream:

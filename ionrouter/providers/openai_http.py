@@ -23,6 +23,7 @@ from ionrouter.providers.normalise import TOO_DEEP, as_chunks, complete
 from ionrouter.providers.outgoing import Head, Outgoing, build_headers, head_of
 from ionrouter.providers.transport_errors import read_transport_error
 from ionrouter.providers.upstream_body import build_body
+from ionrouter.providers.vector_pieces import VectorReader
 from ionrouter.redact import Redactor
 from ionrouter.routing.table import Provider
 from ionrouter.schema import json
@@ -140,7 +141,8 @@ class OpenAIProvider:
     async def _complete(self, request: UpstreamRequest, errors: ErrorReader, response: Answer) -> Complete:
         if not 200 <= response.status < 300:
             raise await self._refusal(response, errors)
-        answer = await _json_body(response, errors)
+        read = _with_vectors if request.kind == "embeddings" else _json_body
+        answer = await read(response, errors)
         return complete(request.kind, answer, errors, request.body, request.told)
 
     async def close(self) -> None:
@@ -242,12 +244,31 @@ def _begins_events(data: bytes) -> bool:
 async def _json_body(
     response: Answer, errors: ErrorReader, clean: Callable[[bytes], bytes] = lambda body: body
 ) -> Any:
-    body = clean(await response.read(MAX_ANSWER_BYTES)).removeprefix(BOM_UTF8)  # of servers on Windows
-    content_type = response.content_type
+    return _parsed(clean(await response.read(MAX_ANSWER_BYTES)), response, errors)
+
+
+async def _with_vectors(response: Answer, errors: ErrorReader) -> Any:
+    """The same of what may be large."""
+    if response.is_whole:  # it came with its head, and is not
+        return await _json_body(response, errors)
+    reader = VectorReader()
+    await reader.read(response, MAX_ANSWER_BYTES)
+    payload = reader.payload()
+    if payload is not None and not _other_content(response):
+        return payload
+    return _parsed(reader.body(), response, errors)  # whatever is odd about it is found as in any other
+
+
+def _other_content(response: Answer) -> bool:
+    return "html" in response.content_type or "event-stream" in response.content_type
+
+
+def _parsed(body: bytes, response: Answer, errors: ErrorReader) -> Any:
+    body = body.removeprefix(BOM_UTF8)  # of servers on Windows
     if not body.strip():
         raise errors.fault("empty", f"the upstream answered {response.status} with an empty body")
-    if "html" in content_type or "event-stream" in content_type:
-        message = f"the upstream answered with {content_type} instead of JSON"
+    if _other_content(response):
+        message = f"the upstream answered with {response.content_type} instead of JSON"
         raise errors.fault("malformed", message, raw=sample(body))
     try:
         return json.loads(body)

@@ -16,7 +16,7 @@ from ionrouter.schema.chat import PARTS, Part
 from ionrouter.schema.common import CHARACTERS_PER_TOKEN, PositiveInt, TextRequest
 from ionrouter.schema.events import Committed, Complete, Finished
 from ionrouter.schema.usage import Usage
-from ionrouter.schema.vectors import base64_of, numbers_of
+from ionrouter.schema.vectors import rows_in
 
 MAX_INPUTS = 2048
 
@@ -99,14 +99,13 @@ class EmbeddingsAnswer(Unstreamed):
 
     def whole(self, complete: Complete, finished: Finished) -> dict[str, Any]:
         """Write the answer: the upstream's vectors in the form that was asked for."""
-        write = base64_of if self.encoding == "base64" else numbers_of
         usage = finished.usage
         return {
             "object": "list",
             "id": self.id,
             "model": self.model,
             "provider": self.provider,
-            "data": [{**row, "embedding": write(row["embedding"])} for row in complete.data],
+            "data": rows_in(self.encoding, complete.data),
             "usage": {
                 "prompt_tokens": usage.prompt_tokens,
                 "total_tokens": usage.total_tokens,

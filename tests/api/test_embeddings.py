@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import http.client
+import json
+import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +57,11 @@ def packed(upstream_usage: bool = True) -> Any:
     return json_response({"object": "list", "model": "e", "data": data, **usage})
 
 
+def packed_large(vectors: list[list[float]]) -> Any:
+    coded = [base64.b64encode(struct.pack(f"<{len(v)}f", *v)).decode() for v in vectors]
+    return json_response({"data": [{"index": i, "embedding": text} for i, text in enumerate(coded)]})
+
+
 def test_numbers_by_default_and_base64_on_request(serving: Any) -> None:
     server, up, _ = serving
     status, plain = embed(server)
@@ -91,6 +99,46 @@ def test_usage_nobody_reported_is_estimated(serving: Any) -> None:
     _, body = embed(server, input=["a" * 40, "b" * 40])
     assert body["usage"]["prompt_tokens"] == 20
     assert body["usage"]["total_tokens"] == 20
+
+
+def test_a_large_answer_is_the_same_to_the_last_bit(serving: Any) -> None:
+    server, up, _ = serving
+    rng = random.Random(1)
+    vectors = [[rng.uniform(-1, 1) for _ in range(256)] for _ in range(300)]
+    up.enqueue(*[embeddings_json(vectors)] * 2, packed_large(vectors))
+    inputs = ["a"] * 300
+    status, plain = embed(server, input=inputs)
+    _, coded = embed(server, input=inputs, encoding_format="base64")
+    _, unasked = embed(server, input=inputs)
+    floats = [struct.unpack("<256f", struct.pack("<256f", *vector)) for vector in vectors]
+    assert (status, plain["provider"], plain["object"], plain["model"]) == (200, "Up", "list", "acme/embed")
+    assert [(row["index"], row["object"], row["embedding"]) for row in plain["data"]] == [
+        (i, "embedding", vector) for i, vector in enumerate(vectors)
+    ]
+    assert [struct.unpack("<256f", base64.b64decode(row["embedding"])) for row in coded["data"]] == floats
+    assert [tuple(row["embedding"]) for row in unasked["data"]] == floats
+    assert plain["usage"] == coded["usage"]
+    assert plain["usage"]["prompt_tokens"] > 0
+
+
+def test_a_large_answer_that_is_none_is_a_failure_and_one_that_nobody_takes_holds_nobody(
+    serving: Any,
+) -> None:
+    server, up, _ = serving
+    vectors = [[0.123456789] * 256 for _ in range(299)]
+    up.enqueue(embeddings_json([*vectors, [1e39] * 256]), embeddings_json([*vectors, vectors[0]]))
+    status, body = embed(server, input=["a"] * 300)
+    assert (status, "embedding 299 is not a list" in json.dumps(body)) == (502, True)  # nor has the other 300
+    leaving = http.client.HTTPConnection(server.host, server.port)
+    asked = json.dumps({"model": "acme/embed", "input": ["a"] * 300})
+    leaving.request("POST", "/api/v1/embeddings", asked, {"Content-Type": "application/json"})
+    answer = leaving.getresponse()
+    assert int(answer.headers["Content-Length"]) > 300 * 256 * 11
+    assert answer.headers["X-Generation-Id"] and answer.headers["X-Ionrouter-Route"]
+    answer.read(10)
+    leaving.close()
+    assert embed(server)[0] == 200
+    assert not server.events("request_crashed")
 
 
 def test_zero_reported_tokens_are_believed_as_those_of_a_chat_are(serving: Any) -> None:
