@@ -33,7 +33,9 @@ class Settings(BaseSettings):
     )
 
     config: Path | None = Field(None, description="routes.yaml; default: ./routes.yaml, else the shipped one")
-    host: str = Field("127.0.0.1", description="address to listen on")
+    host: str = Field(
+        "127.0.0.1", description="address to listen on; 0.0.0.0 is every IPv4 one, :: every one"
+    )
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     no_auth: bool = Field(False, description="serve everybody who can reach a non-loopback address")
     require_keys: bool = Field(False, description="ask for keys on loopback too")

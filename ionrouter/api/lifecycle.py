@@ -9,13 +9,16 @@ yet. A second signal ends the process at once.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import signal
+import socket
 from collections.abc import Callable
 
 import structlog
 from aiohttp import web
 
+from ionrouter.addresses import address_of
 from ionrouter.api.readiness import Phase
 from ionrouter.api.server import EnvelopeRunner
 from ionrouter.api.state import Edge
@@ -25,6 +28,7 @@ from ionrouter.process import ignore_hangups
 _log = structlog.get_logger(__name__)
 
 LAST_WORDS_S = 5.0  # for the error event of a request that had to be ended to reach its client
+_ANY = ipaddress.ip_address("::")
 BACKLOG = 1024  # connections not yet accepted; who comes beyond it is let in a second later
 
 Announce = Callable[[str], None]  # the base URL
@@ -51,13 +55,31 @@ async def serve(
         stop.uninstall()
 
 
-async def listen(runner: EnvelopeRunner, host: str, port: int) -> web.TCPSite:
-    site = web.TCPSite(runner, host.strip("[]"), port, backlog=BACKLOG)
+async def listen(runner: EnvelopeRunner, host: str, port: int) -> web.BaseSite:
+    host = host.strip("[]")
     try:
+        site: web.BaseSite
+        if address_of(host) == _ANY:
+            site = web.SockSite(runner, _everywhere(port), backlog=BACKLOG)
+        else:
+            site = web.TCPSite(runner, host, port, backlog=BACKLOG)
         await site.start()
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     return site
+
+
+def _everywhere(port: int) -> socket.socket:
+    """A socket for all addresses, IPv4 too; what event loops make of "::" takes IPv6 alone."""
+    bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(("::", port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def base_url(runner: EnvelopeRunner) -> str:
@@ -65,7 +87,7 @@ def base_url(runner: EnvelopeRunner) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def drain(edge: Edge, site: web.TCPSite, *, delay_s: float) -> None:
+async def drain(edge: Edge, site: web.BaseSite, *, delay_s: float) -> None:
     """Say no to new traffic, wait for the old, end what is left with an error its client can read."""
     edge.readiness.phase = Phase.DRAINING
     _log.info("drain_started", in_flight=edge.in_flight.num_requests, delay_s=delay_s)

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.support.file_server import FileServer, Served
 from tests.support.server import CHAT, Server, running_server
 from tests.support.sse import chunks, data_lines
@@ -22,6 +24,24 @@ providers:
 models:
   m: { endpoints: [ { provider: fake } ] }
 """
+
+
+@pytest.mark.parametrize(("host", "reached"), [("::", "both"), ("[0::0]", "both"), ("::1", "IPv6")])
+def test_all_addresses_are_those_of_ipv4_too(tmp_path: Path, host: str, reached: str) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with running_server(tmp_path, SLOW, "--host", host, wait_until_ready=False, no_auth="true") as server:
+        for address, is_reached in (("::1", True), ("127.0.0.1", reached == "both")):
+            connection = http.client.HTTPConnection(address, server.port, timeout=30)
+            try:
+                connection.request("GET", "/livez")
+                assert connection.getresponse().status == 200
+                assert is_reached
+            except ConnectionRefusedError:
+                assert not is_reached
+        assert server.url.startswith("http://[::")
 
 
 def test_sigterm_drains(tmp_path: Path) -> None:
