@@ -193,7 +193,9 @@ def _breaker(s: Subject) -> str | None:
         return None
     if breaker.state(s.now) is BreakerState.HALF_OPEN:
         return "a trial request is under way"
-    cause = "the provider refused our account or model" if breaker.is_domain else "it kept failing"
+    cause = (
+        "the provider refused our account or model, or redirects" if breaker.is_domain else "it kept failing"
+    )
     return f"circuit breaker open for {breaker.until - s.now:.1f} s more: {cause}"
 
 

@@ -73,13 +73,22 @@ def all_failed(errors: Sequence[tuple[str, UpstreamError]]) -> AllAttemptsFailed
     waits = [e.retry_after_s for _, e in errors if e.retry_after_s is not None and e.retry_after_s >= 0]
     status = client_status(last)
     return AllAttemptsFailed(
-        "The provider refused the router's own account or model" if not telling else last.message,
+        last.message if telling else _refusal(last),
         status,
         errors,
         retry_after_s=min(waits, default=None) if status in (429, 503) else None,
         error_type=client_error_type(last),
         param=last.param,
     )
+
+
+def _refusal(error: UpstreamError) -> str:
+    """What a client may know of a provider that is set up wrong; the log says all."""
+    if error.status is not None and 300 <= error.status < 400:
+        return (
+            "The provider answered with a redirect, which the router does not follow: its base_url is wrong"
+        )
+    return "The provider refused the router's own account or model"
 
 
 def nobody_left(plan: Plan, request: InferenceRequest, now: float) -> RequestError:

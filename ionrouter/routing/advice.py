@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from ionrouter.errors import Problem
-from ionrouter.routing import advice_traffic
+from ionrouter.routing import advice_addresses, advice_traffic
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.endpoints import compile_provider, draft_of, price_of, weights_path
 from ionrouter.routing.graph import compile_table
@@ -239,6 +239,19 @@ def _dead_ends(catalog: Catalog, table: RoutingTable) -> Iterator[Problem]:
 
 _Advice = tuple[Callable[[Catalog], Iterator[Problem]], ...]
 
-_BY_ENTRY: _Advice = (_unpriced, _prices_per_token, _litellm_names, _doubled_prefix, _missing_weights)
+
+def _addresses(catalog: Catalog) -> Iterator[Problem]:
+    for loc, message in advice_addresses.advise(catalog):
+        yield _warn(catalog, loc, message)
+
+
+_BY_ENTRY: _Advice = (
+    _addresses,
+    _unpriced,
+    _prices_per_token,
+    _litellm_names,
+    _doubled_prefix,
+    _missing_weights,
+)
 _BY_CATALOG: _Advice = (_unused_providers, _odd_fallbacks, _mixed_vectors, _variant_names)
 _BY_TABLE: tuple[Callable[[Catalog, RoutingTable], Iterator[Problem]], ...] = (_false_redundancy, _dead_ends)

@@ -89,6 +89,14 @@ def refuse(*filters: str, until: float | None = None, reason: str = "because") -
     return nobody_left(Plan((m,), "expected-cost", (), out), request(), now=100.0)
 
 
+def test_a_redirect_is_told_as_one_without_where_it_points() -> None:
+    redirect = UpstreamError(FailureClass.DOMAIN, "redirected to https://elsewhere.example", status=308)
+    answer = all_failed([("a", redirect)])
+    assert answer.status == 502
+    assert "redirect" in answer.message and "base_url" in answer.message
+    assert "elsewhere" not in answer.message and "account" not in answer.message
+
+
 def test_limits_alone_are_a_429_that_says_when_to_come_back() -> None:
     """G63"""
     got = refuse("retry_after", "retry_after", until=119.5)

@@ -32,6 +32,37 @@ def test_an_empty_variable_is_unset() -> None:
     assert found(LOCAL + USED, {"ACME_KEY": "x"}) == []
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://api.openai.com/v1/chat/completions", "itself; write 'https://api.openai.com/v1'"),
+        ("http://127.0.0.1:8000/v1/completions/", "/completions itself; write 'http://127.0.0.1:8000/v1'"),
+        ("http://127.0.0.1:8000/v1/embeddings", "adds /embeddings itself"),
+        ("http://127.0.0.1:8000/models", "adds /models itself; write 'http://127.0.0.1:8000"),
+        ("https://api.openai.com", "the API of api.openai.com is at 'https://api.openai.com/v1'"),
+        ("https://openrouter.ai/api/", "the API of openrouter.ai is at 'https://openrouter.ai/api/v1'"),
+        ("https://api.fireworks.ai/v1", "is at 'https://api.fireworks.ai/inference/v1'"),
+        ("http://localhost:11434", "the API of localhost is at 'http://localhost:11434/v1'"),
+        ("http://127.0.0.1:0/v1", "port 0 is no server's"),
+    ],
+)
+def test_an_address_where_the_api_is_not_is_told(url: str, words: str) -> None:
+    (told,) = warnings(BASE.replace("http://127.0.0.1:8000/v1", url) + LOCAL + USED, KEY)
+    assert str(told).startswith("line 4: providers.vllm.base_url: ") and words in str(told)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://api.openai.com/v1", "https://eu.api.openai.com", "https://openrouter.ai/api/v1/"),
+        *("http://127.0.0.1:8000", "https://gateway.example/models/openai", "https://api.deepseek.com"),
+        *("https://api.fireworks.ai/custom/v1", "https://completions.example:11434/ollama/v1"),
+    ],
+)
+def test_an_address_that_may_be_right_is_not_told(url: str) -> None:
+    assert warnings(BASE.replace("http://127.0.0.1:8000/v1", url) + LOCAL + USED, KEY) == []
+
+
 PROXY = {"HTTPS_PROXY": "http://proxy.example:3128"}
 
 
