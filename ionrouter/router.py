@@ -150,20 +150,30 @@ class Router:
         return Scene(self.book, settings, now, self._engine_load, sticky, is_pinned=maker is not None)
 
     def explain(self, request: InferenceRequest) -> Explanation:
-        """Run resolve and select dry, for people; claims nothing."""
-        return explained(request, self.select(request), Moment(self.book, self._parts.clock()))
+        """Run resolve and select dry, for people; claims nothing: the next request draws the same."""
+        state = self._parts.rng.getstate()
+        try:
+            plan = self.select(request)
+        finally:
+            self._parts.rng.setstate(state)
+        return explained(request, plan, Moment(self.book, self._parts.clock()))
 
     def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
         """The same as `batches`, one after the other."""
         return flat(self.batches(request))
 
-    async def batches(self, request: InferenceRequest, taker: Taker | None = None) -> AsyncIterator[Batch]:
+    async def batches(
+        self,
+        request: InferenceRequest,
+        taker: Taker | None = None,
+        tell: Callable[[Explanation], None] | None = None,
+    ) -> AsyncIterator[Batch]:
         """Serve one request: Committed, then Chunks or one Complete, then Finished, in batches as they came.
 
         Raises RequestError, AvailabilityError or AllAttemptsFailed before commit, StreamBroken after. One
         RequestRecord goes to the observers before Finished is yielded, or when the request ends otherwise;
         the last event and an error wait until it is kept. While who called waits for a batch, `taker` may
-        be given it instead.
+        be given it instead. `tell` hears the plan that is followed, before anything is asked.
         """
         if not request.arrived_at:
             request = replace(request, arrived_at=self._parts.clock())
@@ -178,6 +188,8 @@ class Router:
             if self._books is not None:
                 plan = await self._books.admit(request, plan)
                 self._books.begin(request, started_at)
+            if tell is not None:
+                tell(explained(request, plan, Moment(self.book, self._parts.clock())))
             if plan.routes[0].shadow is not None and self.makers.find(request) is None:
                 self.shadows.follow(request, plan, settings)
             hear = partial(self._hear_batch, request, plan, trace)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from ionrouter.balancing.explain import Explanation
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, StreamBroken
 from ionrouter.routing.table import Endpoint, Expected, ModelRoute, Pattern, RoutingTable
-from ionrouter.schema.events import Finished, RequestRecord
+from ionrouter.schema.events import Committed, Finished, RequestRecord
 from ionrouter.schema.request import ProviderPreferences
 from ionrouter.stats.book import StatsBook
 from tests.support.routes import Bench, endpoint, price, request, route, table
@@ -143,6 +144,28 @@ async def test_explain_tells_every_endpoint_with_its_figures_or_the_filter_that_
         ("off", "disabled", "disabled: OFF_KEY is unset")
     ]
     assert bench.client.calls == [] and bench.heard.records == []
+
+
+async def test_explain_tells_what_the_next_request_draws() -> None:
+    ends = [endpoint(name, script=OK, price=price(10 + 0.1 * i, 10)) for i, name in enumerate("abcd")]
+    bench = Bench.of(route("m", *ends))
+    picks = Counter[str]()
+    for _ in range(40):
+        told = [bench.router.explain(request()).candidates[0].endpoint_id for _ in range(3)]
+        served = (await bench.run(request())).committed.endpoint_id
+        assert told == [served] * 3
+        picks[served] += 1
+    assert len(picks) == 4  # it is a draw all the same
+
+
+async def test_a_request_tells_the_plan_that_it_follows() -> None:
+    bench = Bench.of(route("m", *(endpoint(name, script=OK) for name in "abcd")))
+    for _ in range(40):
+        told: list[Explanation] = []
+        events = [e async for b in bench.router.batches(request(), None, told.append) for e in b]
+        (committed,) = (event for event in events if isinstance(event, Committed))
+        assert [plan.candidates[0].endpoint_id for plan in told] == [committed.endpoint_id]
+        assert told[0].reason in committed.reason
 
 
 async def test_the_shares_that_explain_tells_are_the_shares_of_first_picks() -> None:

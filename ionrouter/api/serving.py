@@ -114,6 +114,10 @@ class Ask:
             headers["X-Ionrouter-Dropped"] = header_text(", ".join(dropped))
         return headers | self.note_header()
 
+    def note_plan(self, explanation: Any) -> None:
+        """Keep the plan that is followed, a dataclass."""
+        self.explanation = plain(explanation)
+
     def note_header(self) -> dict[str, str]:
         return {"X-Ionrouter-Notes": header_text("; ".join(notes))} if (notes := self.all_notes) else {}
 
@@ -159,13 +163,12 @@ class Ask:
 async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamResponse:
     """Route a request and answer it in its surface's words."""
     edge = request.app[EDGE]
-    if ask.wanted.overrides.explain:
-        ask.explanation = plain(edge.router.explain(ask.wanted))  # before it is served, as select will see it
     ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
     try:
         stream = _Stream(request, edge, ask, surface) if ask.wanted.stream else None
-        run = Run(edge.router.batches(ask.wanted, stream))
+        tell = ask.note_plan if ask.wanted.overrides.explain else None
+        run = Run(edge.router.batches(ask.wanted, stream, tell))
         edge.in_flight.add(run)
         try:
             if stream is not None:
@@ -217,7 +220,7 @@ class _Stream:
         self._heartbeat_every_s = edge.settings.heartbeat_interval_s
         self._silence = Alarm(self._beat)
         self._beating: asyncio.Task[None] | None = None
-        self._reports_route = ask.explanation is not None
+        self._reports_route = ask.wanted.overrides.explain
         self._crash: Exception | None = None  # of `take`
         self._pattern: Chunk | None = None  # of the run encoded last
         self._around_text = (b"", b"")

@@ -32,8 +32,16 @@ class Routes(Protocol):
         """What new requests read."""
         ...
 
-    def batches(self, request: InferenceRequest, taker: Taker | None = None) -> AsyncIterator[Batch]:
-        """Committed, then Chunks or one Complete, then Finished, in batches as they came, but those taken."""
+    def batches(
+        self,
+        request: InferenceRequest,
+        taker: Taker | None = None,
+        tell: Callable[[Any], None] | None = None,
+    ) -> AsyncIterator[Batch]:
+        """Committed, then Chunks or one Complete, then Finished, in batches as they came, but those taken.
+
+        `tell` hears the plan before that.
+        """
         ...
 
     def explain(self, request: InferenceRequest) -> Any:

@@ -291,7 +291,9 @@ class Offering:
         self.offers, self.answers = offers, [False]
         self.table = table(route("m", endpoint("up")))
 
-    async def batches(self, _: InferenceRequest, taker: Taker | None = None) -> AsyncGenerator[Batch, None]:
+    async def batches(
+        self, _: InferenceRequest, taker: Taker | None = None, tell: Any = None
+    ) -> AsyncGenerator[Batch, None]:
         assert taker is not None
         self.answers = [taker.take([text("too early")])]
         yield [COMMITTED, text("first ")]

@@ -90,9 +90,14 @@ class ScriptedRoutes:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def batches(
-        self, request: InferenceRequest, taker: Taker | None = None
+        self,
+        request: InferenceRequest,
+        taker: Taker | None = None,
+        tell: Callable[[Any], None] | None = None,
     ) -> AsyncGenerator[Batch, None]:
         self.requests.append(request)
+        if tell is not None:
+            tell(self.explain(request))
         self.num_open += 1
         self.opened.set()
         try:

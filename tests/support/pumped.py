@@ -41,10 +41,10 @@ class Counted:
         return self.router.explain(request)
 
     async def batches(
-        self, request: InferenceRequest, taker: Taker | None = None
+        self, request: InferenceRequest, taker: Taker | None = None, tell: Any = None
     ) -> AsyncGenerator[Batch, None]:
         counted = None if taker is None or not self.pumps else _CountedTaker(self, taker)
-        batches = self.router.batches(request, counted)
+        batches = self.router.batches(request, counted, tell)
         async with aclosing(batches) as source:  # type: ignore[type-var]
             async for batch in source:
                 self.yielded += 1
