@@ -101,6 +101,18 @@ _SYNONYMS: Mapping[str, frozenset[str]] = {
 }
 
 
+def asks_nothing(name: str, value: Any) -> bool:
+    """Ask whether a parameter that an endpoint does not get would have changed nothing.
+
+    One answer (`n: 1`), plain text, no tools, empty lists and objects; thoughts are left out here.
+    """
+    if name in _CONTRACT:
+        return not _CONTRACT[name](value)
+    if name == "reasoning" and isinstance(value, Mapping):
+        return all(key == "exclude" or said is None for key, said in value.items())
+    return value in ([], {})
+
+
 def contract_needs(request: InferenceRequest) -> frozenset[str]:
     """Name the parameters of a request that an endpoint must support, as their values are."""
     body = request.body  # has fewer names than the table, and what is absent is not wanted
@@ -123,7 +135,13 @@ def lost_parameters(request: InferenceRequest, endpoint: Endpoint) -> tuple[str,
     """Name the parameters that this endpoint would not get, in order."""
     if not endpoint.supported_parameters:
         return ()
-    return tuple(sorted(name for name in request.parameters if not declares(endpoint, name)))
+    return tuple(
+        sorted(
+            name
+            for name in request.parameters
+            if not declares(endpoint, name) and not asks_nothing(name, request.body.get(name))
+        )
+    )
 
 
 def undeclared_parameters(request: InferenceRequest, endpoint: Endpoint) -> tuple[str, ...]:
@@ -145,7 +163,7 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
             body.update(_length(request.body, endpoint))
         elif name in CONTENT or _takes(request, endpoint, name):
             body[name] = value if is_shared else copied(value)
-        else:
+        elif not asks_nothing(name, value):
             dropped.append(name)
     if is_shared and not endpoint.provider.forward_provider:
         make_plain(body, endpoint.supported_parameters, thought_fields(endpoint))

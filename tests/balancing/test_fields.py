@@ -38,6 +38,31 @@ def asked(**body: Any) -> InferenceRequest:
     return request(body={"messages": MESSAGES, **body}, parameters=known)
 
 
+@pytest.mark.parametrize(
+    ("name", "nothing", "something"),
+    [
+        ("n", 1, 2),
+        ("response_format", {"type": "text"}, {"type": "json_object"}),
+        ("logprobs", False, True),
+        ("top_logprobs", 0, 2),
+        ("structured_outputs", False, True),
+        ("tools", [], [{"type": "function"}]),
+        ("tool_choice", "auto", "required"),
+        ("stop", [], ["x"]),
+        ("logit_bias", {}, {"5": 1}),
+        ("reasoning", {"exclude": True}, {"exclude": True, "effort": "low"}),
+        ("reasoning", {}, {"enabled": False}),
+    ],
+)
+def test_what_asks_for_nothing_is_nothing_to_lose(name: str, nothing: Any, something: Any) -> None:
+    end = endpoint("e", supported_parameters=frozenset({"temperature"}))
+    for value, lost in ((nothing, ()), (something, (name,))):
+        wanted = request(body={"messages": MESSAGES, name: value}, parameters=frozenset({name}))
+        assert lost_parameters(wanted, end) == undeclared_parameters(wanted, end) == lost
+        told = fit(wanted, end)
+        assert name not in told.body and told.dropped == lost
+
+
 def declaring(*names: str, **provider: Any) -> Endpoint:
     return endpoint(
         "a",
