@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from ionrouter.api.inflate import TooLarge, UnknownCoding, inflated, is_compressed
 from ionrouter.errors import RequestError
+from ionrouter.inflate import InflateFault, Inflater, TooLarge, UnknownCoding, inflater_for
 from ionrouter.schema.json import is_shallow
 
 MAX_DEPTH = 200  # bodies are copied level by level, and Python ends at 1000 calls
@@ -25,7 +25,7 @@ async def read_json(request: web.Request, max_bytes: int) -> Any:
     """Parse the body, compressed or not; raises RequestError 413 above `max_bytes` (declared, read or
     inflated), 415 for a compression that is not known and 400 for no JSON.
     """
-    coding = _coding(request)
+    inflater = _inflater(request, max_bytes)
     if request.content_length is not None and request.content_length > max_bytes:
         raise too_large(max_bytes)
     try:
@@ -44,28 +44,34 @@ async def read_json(request: web.Request, max_bytes: int) -> Any:
         raise too_large(max_bytes) from None
     except web.RequestPayloadError as error:
         raise RequestError(f"the request body could not be read: {error}") from None
-    if coding is not None:
-        data = await _inflated(data, coding, max_bytes)
+    if inflater is not None:
+        data = await _inflated(data, inflater, max_bytes)
     return parse_json(data)
 
 
-def _coding(request: web.Request) -> str | None:
+def _inflater(request: web.Request, max_bytes: int) -> Inflater | None:
     coding = ", ".join(request.headers.getall("Content-Encoding", ()))
     try:
-        return coding if coding and is_compressed(coding) else None
+        return inflater_for(coding, max_bytes) if coding else None
     except UnknownCoding:
         raise RequestError(
             f"Content-Encoding {coding[:40]!r} is not read here; send gzip, deflate or none", status=415
         ) from None
 
 
-async def _inflated(data: bytes, coding: str, max_bytes: int) -> bytes:
+async def _inflated(data: bytes, inflater: Inflater, max_bytes: int) -> bytes:
     try:
-        return await asyncio.to_thread(inflated, data, coding, max_bytes)  # a megabyte may take long
+        return await asyncio.to_thread(_whole_of, data, inflater)  # a megabyte may take long
     except TooLarge:
         raise too_large(max_bytes) from None
-    except ValueError as error:
-        raise RequestError(f"the request body cannot be inflated by its Content-Encoding: {error}") from None
+    except InflateFault as fault:
+        raise RequestError(f"the request body cannot be inflated by its Content-Encoding: {fault}") from None
+
+
+def _whole_of(data: bytes, inflater: Inflater) -> bytes:
+    pieces = inflater.feed(data)
+    inflater.finish()
+    return b"".join(pieces)
 
 
 def too_large(max_bytes: int) -> RequestError:

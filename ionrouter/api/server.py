@@ -133,7 +133,7 @@ class EnvelopeRunner(web.AppRunner):
         self._handler_options = {
             "access_log": None,
             "head_timeout_s": head_timeout_s,
-            "auto_decompress": False,  # ionrouter.api.inflate, within bounds
+            "auto_decompress": False,  # ionrouter.api.body does it, within bounds
             "keepalive_timeout": keepalive_s,  # aiohttp's own is an hour, and each connection holds a file
         }
 

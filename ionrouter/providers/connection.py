@@ -15,12 +15,13 @@ from typing import cast
 
 import httptools
 
+from ionrouter.inflate import InflateFault, Inflater, Unfinished, inflater_for
 from ionrouter.providers.http_faults import Cut, Disconnected, HttpFault, Malformed, tls_reason
-from ionrouter.providers.inflate import Inflater, inflater_for
 
 MAX_HEAD_BYTES = 64 * 1024  # status line, headers, 1xx before them; also trailers and chunk framing
 HIGH_WATER_BYTES = 128 * 1024  # unread bytes at which reading pauses, and TCP carries the pressure upstream
 MAX_REFUSAL_BYTES = 64 * 1024
+MAX_INFLATED_BYTES = 256 * 1024 * 1024  # of one body
 REFUSAL_S = 5.0  # how long a refusal may take to say why
 
 
@@ -137,9 +138,9 @@ class Answer:
         self.headers, self.status = headers, status
         if (coding := headers.get("content-encoding")) is not None:
             try:
-                self._inflater = inflater_for(coding)
-            except HttpFault as fault:
-                self.fail(fault)  # of its body: the status of a refusal says enough
+                self._inflater = inflater_for(coding, MAX_INFLATED_BYTES)
+            except InflateFault as fault:
+                self.fail(_malformed(fault))  # of its body: the status of a refusal says enough
 
     def feed(self, data: bytes) -> None:
         connection = self._connection
@@ -160,8 +161,8 @@ class Answer:
         try:
             if self._inflater is not None and self._connection is not None:  # else it was given back unread
                 self._inflater.finish()
-        except HttpFault as fault:
-            self.fail(fault)
+        except Unfinished:
+            self.fail(Cut())
         else:
             self.is_whole = True
 
@@ -186,8 +187,8 @@ class Answer:
     def _inflated(self, inflater: Inflater, data: bytes) -> list[bytes]:
         try:
             return inflater.feed(data)
-        except HttpFault as fault:
-            self.fail(fault)
+        except InflateFault as fault:
+            self.fail(_malformed(fault))
             return []
 
     def _there(self) -> bytes | None:
@@ -386,3 +387,7 @@ class Connection(asyncio.Protocol):
         answer = self._answer
         if answer is not None and not self._is_informational and answer._fault is None:
             answer.end()
+
+
+def _malformed(fault: InflateFault) -> Malformed:
+    return Malformed(f"a compressed body that cannot be read: {fault}")

@@ -7,8 +7,9 @@ import zlib
 
 import pytest
 
-from ionrouter.providers.inflate import MAX_PIECE_BYTES, inflater_for
+from ionrouter.inflate import MAX_PIECE_BYTES, inflater_for
 
+MAX_BYTES = 4 * MAX_PIECE_BYTES
 TEXT = bytes(range(256)) * 40
 BODIES = {
     "gzip": ("gzip", gzip.compress(TEXT)),
@@ -22,7 +23,7 @@ BODIES = {
 @pytest.mark.parametrize(("coding", "body"), BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("size", [1, 2, 3, 1000, 1 << 20])
 def test_a_body_is_whole_wherever_it_is_cut(coding: str, body: bytes, size: int) -> None:
-    inflater = inflater_for(coding)
+    inflater = inflater_for(coding, MAX_BYTES)
     assert inflater is not None
     pieces = [piece for i in range(0, len(body), size) for piece in inflater.feed(body[i : i + size])]
     inflater.finish()
@@ -32,7 +33,7 @@ def test_a_body_is_whole_wherever_it_is_cut(coding: str, body: bytes, size: int)
 def test_what_has_no_room_in_a_piece_is_in_the_next() -> None:
     """zlib may have read all, and still keep some of what it inflates to."""
     for more in (0, 1, 200):
-        inflater = inflater_for("gzip")
+        inflater = inflater_for("gzip", MAX_BYTES)
         assert inflater is not None
         pieces = inflater.feed(gzip.compress(bytes(2 * MAX_PIECE_BYTES + more)))
         inflater.finish()

@@ -1,33 +1,49 @@
-"""Inflater: bodies that come compressed although nobody asked for it. Bounded; knows no HTTP framing."""
+"""Inflater: bodies that come compressed, of requests and of answers. Bounded; knows no HTTP framing.
+
+A megabyte may hold a gigabyte: whoever reads one says how much of it there may be.
+"""
 
 from __future__ import annotations
 
 import zlib
 
-from ionrouter.providers.http_faults import Cut, Malformed
-
 MAX_PIECE_BYTES = 1024 * 1024  # at a time, so that a small piece cannot become a big one
-MAX_BODY_BYTES = 256 * 1024 * 1024  # all of it together
 _CODINGS = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
 _GZIP = b"\x1f\x8b"  # RFC 1952: what a member begins with
 _NUM_TELLING = 2  # bytes that tell what a body, or a further member of it, is
 
 
-def inflater_for(coding: str) -> Inflater | None:
-    """Return what undoes a Content-Encoding, None for none; raises Malformed for one that is not known."""
+class InflateFault(ValueError):
+    """A body that cannot be inflated; its words say why."""
+
+
+class UnknownCoding(InflateFault):
+    """A Content-Encoding that is not read here."""
+
+
+class TooLarge(InflateFault):
+    """More comes out than may."""
+
+
+class Unfinished(InflateFault):
+    """It ends too early."""
+
+
+def inflater_for(coding: str, max_bytes: int) -> Inflater | None:
+    """Return what undoes a Content-Encoding, None for none; raises UnknownCoding."""
     names = [name for part in coding.split(",") if (name := part.strip().lower()) not in ("", "identity")]
     if not names:
         return None
     if len(names) > 1 or names[0] not in _CODINGS:
-        raise Malformed("a compression that nobody asked for")
-    return Inflater(_CODINGS[names[0]])
+        raise UnknownCoding("a compression that is not read here")
+    return Inflater(_CODINGS[names[0]], max_bytes)
 
 
 class Inflater:
     """One body's decompressor; a gzip body may have several members (RFC 1952, 2.2)."""
 
-    def __init__(self, coding: str) -> None:
-        self._is_gzip = coding == "gzip"
+    def __init__(self, coding: str, max_bytes: int) -> None:
+        self._is_gzip, self._max_bytes = coding == "gzip", max_bytes
         self._held = b""  # the beginning of a body or member, while it is too short to tell anything
         self._inflate: zlib._Decompress | None = None  # None: between members, or before the first
         self._may_be_bare = False  # deflate whose first bytes happen to look like zlib's
@@ -35,7 +51,7 @@ class Inflater:
         self._is_over = False  # what follows is padding
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return what `data` inflates to; raises Malformed."""
+        """Return what `data` inflates to; raises TooLarge and InflateFault."""
         pieces: list[bytes] = []
         while data and not self._is_over:
             if self._inflate is None:
@@ -49,16 +65,16 @@ class Inflater:
         return [piece for piece in pieces if piece]
 
     def finish(self) -> None:
-        """Note the end of the body; raises Cut if there should be more."""
+        """Note the end of the body; raises Unfinished if there should be more."""
         if self._inflate is not None or (self._num_members == 0 and self._held):
-            raise Cut
+            raise Unfinished("it ends too early")
 
     def _begin(self, data: bytes) -> None:
         is_gzip, (first, second) = self._is_gzip, data[:_NUM_TELLING]
         if is_gzip and self._num_members and not data.startswith(_GZIP):
             self._is_over = True
             return
-        # Some servers send deflate without the zlib frame, whose first two bytes check each other.
+        # Some send deflate without the zlib frame, whose first two bytes check each other.
         is_framed = first & 0x0F == zlib.DEFLATED and (first << 8 | second) % 31 == 0
         window = 16 + zlib.MAX_WBITS if is_gzip else zlib.MAX_WBITS if is_framed else -zlib.MAX_WBITS
         self._inflate, self._may_be_bare = zlib.decompressobj(window), is_framed and not is_gzip
@@ -72,14 +88,14 @@ class Inflater:
                 piece = inflate.decompress(data, MAX_PIECE_BYTES)
             except zlib.error:
                 if not self._may_be_bare:
-                    raise Malformed("a compressed body that cannot be read") from None
+                    raise InflateFault(f"not {'gzip' if self._is_gzip else 'deflate'}") from None
                 self._may_be_bare, self._inflate = False, zlib.decompressobj(-zlib.MAX_WBITS)
                 return data
             self._may_be_bare = False
             pieces.append(piece)
             self._num_out += len(piece)
-            if self._num_out > MAX_BODY_BYTES:
-                raise Malformed("a compressed body without end")
+            if self._num_out > self._max_bytes:
+                raise TooLarge(f"it holds more than {self._max_bytes} bytes")
             data = inflate.unconsumed_tail
             is_more = bool(data) or len(piece) == MAX_PIECE_BYTES  # it may keep some that had no room
         if not inflate.eof:
