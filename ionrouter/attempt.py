@@ -297,8 +297,7 @@ class Attempt:
         # Cut off by the request's own deadline after others had used it up: nobody's fault here.
         is_cut_short = errand.number > 1 and now >= errand.deadline
         if failure.code != INTERNAL and not is_cut_short:
-            begun_at = self._flight.started_at if self._flight is not None else self._started_at
-            spent_s, is_late = now - begun_at, self.is_committed
+            spent_s, is_late = now - self._begun_at, self.is_committed
             if self._health.fail(now, failure, spent_s, cost.total, after_commit=is_late):
                 tell_refused(errand, failure)  # one alert, not one per request
         if failure.failure is FailureClass.LOST_RACE and self._flight is not None:
@@ -319,6 +318,11 @@ class Attempt:
         if not self._errand.upstream.stream or self._tally.first_at is None:
             return None
         return self._tally.first_at - self._started_at
+
+    @property
+    def _begun_at(self) -> float:
+        """When the endpoint's time began: not while it waits for one of our own connections."""
+        return self._started_at if self._flight is None else self._flight.started_at
 
     def _provider(self) -> str:
         return self._errand.endpoint.provider.name
@@ -347,8 +351,7 @@ class Attempt:
         flight = self._flight
         if errand.upstream.stream and not (flight is not None and flight.is_held):
             is_first = self._tally.first_at is None
-            begun_at = flight.started_at if flight is not None else self._started_at
-            whole_s = begun_at + timeouts.first_token_s - now if is_first else timeouts.inter_token_s
+            whole_s = self._begun_at + timeouts.first_token_s - now if is_first else timeouts.inter_token_s
             if whole_s - waited_s < limit_s:
                 return whole_s - waited_s, "the first token" if is_first else "the next token"
         return limit_s, "a whole answer"

@@ -122,6 +122,17 @@ CUT_STREAMS = {
 }
 
 
+def begun_stream(server: Server) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    """A stream of which some text has come."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    body = json.dumps({**CHAT, **IN_ORDER, "stream": True})
+    connection.request("POST", "/api/v1/chat/completions", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    while b'"content"' not in answer.readline():
+        pass
+    return connection, answer
+
+
 @pytest.mark.parametrize(("said", "cost"), CUT_STREAMS.values(), ids=CUT_STREAMS)
 @pytest.mark.parametrize("who", ["upstream", "client"])
 def test_a_cut_stream_costs_at_least_what_it_told(
@@ -130,12 +141,7 @@ def test_a_cut_stream_costs_at_least_what_it_told(
     server, a = shared
     before = len(server.events("request_finished"))
     a.enqueue(chunked(said, end=False).then(Cut() if who == "upstream" else Hang()))
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    body = json.dumps({**CHAT, **IN_ORDER, "stream": True})
-    connection.request("POST", "/api/v1/chat/completions", body, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    while b'"content"' not in answer.readline():
-        pass
+    connection, answer = begun_stream(server)
     if who == "client":
         time.sleep(0.3)  # all of it is there
         answer.close()
@@ -153,12 +159,7 @@ def test_a_cut_stream_costs_at_least_what_it_told(
 def test_a_stopped_server_books_what_was_told(tmp_path: Path) -> None:
     with Upstream(chunked([EARLY], end=False).then(Hang())) as a, Upstream() as b:
         with running_server(tmp_path, routes(a, b), drain_timeout_s=0) as server:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-            body = json.dumps({**CHAT, **IN_ORDER, "stream": True})
-            connection.request("POST", "/api/v1/chat/completions", body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            while b'"content"' not in answer.readline():
-                pass
+            _connection, answer = begun_stream(server)  # held: else it may be closed
             server.signal(signal.SIGTERM)
             answer.read()
             server.wait()

@@ -58,9 +58,8 @@ class EnvelopeHandler(RequestHandler):
         if not isinstance(message, _ErrInfo):
             self._body = body
         elif self._body is not None and not self._body.is_eof() and self._body.exception() is None:
-            self._body.set_exception(
-                RequestPayloadError(_reason(message.message))
-            )  # ends the connection, too
+            fault = RequestPayloadError(_reason(message.message))
+            self._body.set_exception(fault)  # ends the connection, too
 
     def _end_if_silent(self) -> None:
         self._head_timer = None

@@ -75,8 +75,7 @@ def thought_fields(endpoint: Endpoint) -> tuple[str, ...]:
     Several: it is one of ours, and which it reads depends on what it is; empty: nobody knows, so they stay
     where the caller put them.
     """
-    said = endpoint.options.get("reasoning_field") or endpoint.provider.options.get("reasoning_field")
-    if said:
+    if said := endpoint.option("reasoning_field"):
         return (said,)
     if _wants_content(endpoint.provider.base_url):
         return (_CONTENT,)

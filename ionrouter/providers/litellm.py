@@ -235,8 +235,7 @@ async def _with_media(request: UpstreamRequest, media: MediaFetcher) -> Upstream
 
 
 def _may_be_carried(request: UpstreamRequest) -> bool:
-    options = {**request.endpoint.provider.options, **request.endpoint.options}
-    return options.get("carrier", "auto") not in ("off", False)  # YAML reads a bare off as false
+    return request.endpoint.option("carrier") not in ("off", False)  # YAML reads a bare off as false
 
 
 async def _check_address(provider: Provider) -> None:

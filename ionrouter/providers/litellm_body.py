@@ -66,12 +66,12 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
         return {**given, "documents": sent_documents(request.body)}
     if request.kind == "embeddings":
         return {name: value for name, value in request.body.items() if name in _EMBEDDING}
-    options = {**request.endpoint.provider.options, **request.endpoint.options}
-    body = with_one_length(dict(request.body), options.get("max_tokens_field"))
+    endpoint = request.endpoint
+    body = with_one_length(dict(request.body), endpoint.option("max_tokens_field"))
     allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
     if isinstance(messages := allowed.get("messages"), list):
-        name = request.endpoint.provider.litellm_provider or request.endpoint.provider.slug
-        wants_content = options.get("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
+        name = endpoint.provider.litellm_provider or endpoint.provider.slug
+        wants_content = endpoint.option("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
         with_thoughts = _with_content if wants_content else _with_thinking
         allowed["messages"] = [with_thoughts(message) for message in messages]
     return {**allowed, **_reasoning(body.get("reasoning"))}

@@ -55,7 +55,7 @@ def build_body(request: UpstreamRequest) -> dict[str, Any]:
         body.update(without_protected(request.options))
     body["model"] = request.endpoint.upstream_model
     if not body.keys().isdisjoint(_LENGTH_FIELDS):
-        body = with_one_length(body, _option(request, "max_tokens_field") or _length_field(request))
+        body = with_one_length(body, request.endpoint.option("max_tokens_field") or _length_field(request))
     asked = body.pop("stream_options", None)
     if request.kind == "rerank":
         body["documents"] = sent_documents(body)
@@ -94,7 +94,3 @@ def count_choices(body: Mapping[str, Any]) -> int:
     n, prompt = body.get("n"), body.get("prompt")
     is_many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
     return (n if isinstance(n, int) and n > 0 else 1) * (len(prompt) if is_many and prompt else 1)
-
-
-def _option(request: UpstreamRequest, name: str) -> Any:
-    return request.endpoint.options.get(name, request.endpoint.provider.options.get(name))

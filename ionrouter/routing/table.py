@@ -151,6 +151,10 @@ class Endpoint:
         """Whose statistics these are: the subject's, of one that was not compiled its id's."""
         return self.subject or self.id
 
+    def option(self, name: str, default: Any = None) -> Any:
+        """An option of the provider's type: this endpoint's own, else its provider's."""
+        return self.options.get(name, self.provider.options.get(name, default))
+
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
