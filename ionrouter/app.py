@@ -23,6 +23,7 @@ from ionrouter.api.lifecycle import Announce, serve
 from ionrouter.api.readiness import Phase, Readiness
 from ionrouter.api.routes import make_application
 from ionrouter.api.state import Edge
+from ionrouter.console.pages import pages
 from ionrouter.errors import ConfigError
 from ionrouter.metrics import Metrics
 from ionrouter.observers import DeferredObservers
@@ -86,7 +87,7 @@ class Service:
     @property
     def application(self) -> web.Application:
         """The HTTP application; starting it starts the parts, cleaning it up closes them."""
-        app = make_application(self.edge)
+        app = make_application(self.edge, pages() if self.settings.console else ())
         app.cleanup_ctx.append(self._running)
         return app
 

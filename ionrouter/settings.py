@@ -98,6 +98,7 @@ class Settings(BaseSettings):
     fetch_media: bool = Field(
         True, description="fetch https:// images and files that a request names, for providers that do not"
     )
+    console: bool = Field(True, description="serve the web page at /console/")
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")

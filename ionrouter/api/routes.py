@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aiohttp import web
 
 from ionrouter.api import (
@@ -11,6 +13,7 @@ from ionrouter.api import (
     generations,
     inference,
     keys,
+    live_graph,
     messages,
     operations,
     rerank,
@@ -56,6 +59,7 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("GET", "/analytics/meta", analytics.get_meta, Access.MANAGEMENT),
     ("GET", "/stats/routes", stats.routes, Access.ANY_KEY),
     ("POST", "/routing/explain", operations.explain, Access.ANY_KEY),
+    ("GET", "/routing/graph", live_graph.graph, Access.ANY_KEY),
     ("POST", "/admin/reload", operations.reload, Access.MANAGEMENT),
 )
 # At the root and under both prefixes: probes and scrapers look in both places.
@@ -66,8 +70,8 @@ OPERATIONS: tuple[tuple[str, str, Handler, Access], ...] = (
 )
 
 
-def make_application(edge: Edge) -> web.Application:
-    """Join the routes, the doors and the parts behind them."""
+def make_application(edge: Edge, pages: Iterable[tuple[str, Handler]] = ()) -> web.Application:
+    """Join the routes, the doors and the parts behind them. `pages`: further paths, open to anyone."""
     table = [(m, prefix + path, h, a) for prefix in PREFIXES for m, path, h, a in API + OPERATIONS]
     table += list(OPERATIONS)
     doors = Doors(edge, {handler: access for _, _, handler, access in table})
@@ -81,6 +85,7 @@ def make_application(edge: Edge) -> web.Application:
         client_max_size=edge.settings.max_body_bytes,
     )
     app[EDGE] = edge
+    table += [("GET", path, handler, Access.OPEN) for path, handler in pages]
     for method, path, handler, _ in table:
         app.router.add_route(method, path, handler, expect_handler=expect)
         if method == "GET":

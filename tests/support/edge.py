@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from ionrouter.api.doors import Handler
 from ionrouter.api.readiness import Phase, Readiness
 from ionrouter.api.routes import make_application
 from ionrouter.api.server import EnvelopeRunner
@@ -162,6 +163,7 @@ async def edge_server(
     table: RoutingTable | None = None,
     reload: Callable[[], Awaitable[Mapping[str, Any]]] = no_reload,
     router: Routes | None = None,
+    pages: Iterable[tuple[str, Handler]] = (),
     **settings: Any,
 ) -> AsyncIterator[EdgeServer]:
     routes = ScriptedRoutes(answer, table or a_table())
@@ -176,7 +178,7 @@ async def edge_server(
         asks_for_keys=asks_for_keys,
         keys=KeyStore.open(SqliteFile(chosen.database_path)),
     )
-    runner = EnvelopeRunner(make_application(edge))
+    runner = EnvelopeRunner(make_application(edge, pages))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -1,0 +1,120 @@
+"""GET routing/graph: the routes as nodes and edges, what is known of each endpoint now laid over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from ionrouter.api.responses import json_response
+from ionrouter.api.row_stream import paced
+from ionrouter.api.state import EDGE, Edge, is_owner
+from ionrouter.errors import IonrouterError
+from ionrouter.routing.edges import Kind, Node, wiring_of_table
+from ionrouter.routing.resolve import serves
+from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import Kind as RequestKind
+
+EXAMPLE_PROMPT_TOKENS = 1000  # of the request that shares and scores are told of
+_KINDS: tuple[RequestKind, ...] = ("chat", "embeddings", "rerank")
+# What a candidate of a dry run says that is the endpoint's own; the rest is the request's.
+_TOLD = (
+    "share",
+    "score",
+    "expected_price",
+    "expected_s",
+    "expected_ttft_s",
+    "expected_throughput",
+    "success_rate",
+)
+
+
+async def graph(request: web.Request) -> web.Response:
+    """Nodes are named `kind:name`; endpoints' shares are those of a request of 1000 tokens to their model."""
+    edge = request.app[EDGE]
+    table, facts = edge.router.table, dict[Node, Mapping[str, Any]]()
+    async with aclosing(paced(_facts(edge, is_owner(request)), edge.stats_turn)) as found:
+        async for node, known in found:
+            facts[node] = known
+    wiring = wiring_of_table(table)
+    nodes = [{"id": _id(n), "kind": _word(n.kind), "name": n.name, **facts.get(n, {})} for n in wiring.nodes]
+    edges = [
+        {
+            "source": _id(e.source),
+            "target": _id(e.target),
+            "position": e.position,
+            "is_fallback": e.is_fallback,
+        }
+        for e in wiring.edges
+    ]
+    told = {"version": table.version, "prompt_tokens": EXAMPLE_PROMPT_TOKENS, "nodes": nodes, "edges": edges}
+    return json_response({"data": told})
+
+
+def _word(kind: Kind) -> str:
+    return kind.name.lower()
+
+
+def _id(node: Node) -> str:
+    return f"{_word(node.kind)}:{node.name}"
+
+
+def _facts(edge: Edge, is_whole: bool) -> Iterator[tuple[Node, Mapping[str, Any]]]:
+    """What models, endpoints and providers have besides names; one step of work a model."""
+    table = edge.router.table
+    for provider in table.providers.values():
+        yield Node(Kind.PROVIDER, provider.slug), {"title": provider.name, "type": provider.type}
+    for model in table.models.values():
+        yield (
+            Node(Kind.MODEL, model.id),
+            {
+                "title": model.name,
+                "strategy": model.strategy or table.settings.strategy,
+                "output_modalities": list(model.output_modalities),
+            },
+        )
+        chances = _chances(edge, model)
+        for endpoint in model.endpoints:
+            known = {**_of_endpoint(edge, endpoint, is_whole), **chances.get(endpoint.id, {})}
+            yield Node(Kind.ENDPOINT, endpoint.id), known
+
+
+def _of_endpoint(edge: Edge, endpoint: Endpoint, is_whole: bool) -> dict[str, Any]:
+    """Prices in USD per million tokens; `status` is OpenRouter's, as in the list of a model's endpoints."""
+    return {
+        "model": endpoint.model_id,
+        "provider": endpoint.provider.slug,
+        "tag": endpoint.tag,
+        "upstream_model": endpoint.upstream_model,
+        "prompt_price": endpoint.price.prompt * 1e6,
+        "completion_price": endpoint.price.completion * 1e6,
+        "disabled": endpoint.disabled,
+        "unavailable": None if endpoint.disabled else edge.unavailable(endpoint, is_whole),
+        "status": None if endpoint.disabled else edge.endpoint_status(endpoint),
+        "breaker": "closed",
+        "left_out": None,  # the filter that keeps it from serving the example
+        **dict.fromkeys(_TOLD),
+    }
+
+
+def _chances(edge: Edge, model: ModelRoute) -> Mapping[str, Mapping[str, Any]]:
+    """By endpoint id, what a dry run to this model says of its own endpoints."""
+    kind: RequestKind = next((kind for kind in _KINDS if serves(model, kind)), "chat")
+    ask = InferenceRequest(
+        "graph", kind, model.id, {}, stream=kind == "chat", prompt_tokens=EXAMPLE_PROMPT_TOKENS
+    )
+    try:
+        told = edge.router.explain(ask)
+    except IonrouterError:  # nobody serves it now; its endpoints say why
+        return {}
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in told.candidates:
+        if row.model_id == model.id:
+            found[row.endpoint_id] = {"breaker": row.breaker, **{name: getattr(row, name) for name in _TOLD}}
+    for row in told.excluded:
+        if row.model_id == model.id:
+            found[row.endpoint_id] = {"breaker": row.breaker, "left_out": row.filter}
+    return found

@@ -1,0 +1,64 @@
+// Ask where a request would go, and why; nothing is sent to anybody.
+
+import { get, post } from "./api.js";
+import { field, h, replace, select } from "./dom.js";
+import { plan } from "./plan.js";
+
+const STRATEGIES = ["expected-cost", "price", "latency", "throughput", "round-robin", "least-busy", "weighted"];
+const SIZES = [["100", "100 tokens"], ["1000", "1,000 tokens"], ["10000", "10,000 tokens"], ["50000", "50,000 tokens"]];
+const CHARACTERS = 4; // of a token, as the router estimates
+
+const parts = {};
+
+export const explain = {
+  title: "Explain",
+  show(place, parameters) {
+    parts.models = h("datalist", { id: "names" });
+    parts.model = h("input", { id: "model", list: "names", required: true, value: parameters.get("model") ?? "", autocomplete: "off", spellcheck: "false" });
+    parts.size = select("size", SIZES, "1000");
+    parts.limit = h("input", { id: "limit", type: "number", min: 1, placeholder: "not set" });
+    parts.strategy = select("strategy", [["", "as configured"], ...STRATEGIES.map((name) => [name, name])], "");
+    parts.stream = h("input", { id: "stream", type: "checkbox", checked: true });
+    parts.provider = h("textarea", { id: "provider", rows: 3, placeholder: '{"sort": "latency", "max_price": {"completion": 1}}', spellcheck: "false" });
+    parts.result = h("div", { id: "result", "aria-live": "polite" });
+    place.append(
+      h("div", { class: "head" }, h("h1", {}, "Where would it go?")),
+      h("form", { class: "filters", onsubmit: (event) => ask(event) },
+        field("Model", parts.model), parts.models, field("Prompt", parts.size), field("max_tokens", parts.limit), field("Strategy", parts.strategy),
+        h("div", { class: "field check" }, parts.stream, h("label", { for: "stream" }, "streamed")),
+        h("div", { class: "field wide" }, h("label", { for: "provider" }, "provider (JSON)"), parts.provider),
+        h("button", { type: "submit", class: "main" }, "Explain")),
+      parts.result,
+    );
+    if (parts.model.value) ask();
+  },
+  async refresh(signal) {
+    const { data } = await get("models", { limit: 1000 }, signal);
+    replace(parts.models, data.map((model) => h("option", { value: model.id })));
+    if (!parts.model.value && data.length > 0) parts.model.value = data[0].id;
+  },
+};
+
+/** The body of the request that is asked about; throws where the provider object is no JSON. */
+function body() {
+  const made = {
+    model: parts.model.value.trim(),
+    stream: parts.stream.checked,
+    messages: [{ role: "user", content: "x".repeat(Number(parts.size.value) * CHARACTERS) }],
+  };
+  if (parts.limit.value) made.max_tokens = Number(parts.limit.value);
+  if (parts.strategy.value) made.ionrouter = { strategy: parts.strategy.value };
+  if (parts.provider.value.trim()) made.provider = JSON.parse(parts.provider.value);
+  return made;
+}
+
+async function ask(event = null) {
+  event?.preventDefault();
+  try {
+    const answer = await (await post("routing/explain", body())).json();
+    replace(parts.result, plan(answer.data));
+  } catch (error) {
+    const words = error instanceof SyntaxError ? `provider is not JSON: ${error.message}` : error.message;
+    replace(parts.result, h("p", { class: "problem" }, words));
+  }
+}

@@ -1,0 +1,146 @@
+// Statistics of attempts by endpoint, model, provider, class or key: the same figures as GET stats/routes.
+
+import { get, text } from "./api.js";
+import { field, h, replace, select } from "./dom.js";
+import { count, moment, ms, rate, share, usd } from "./format.js";
+import { bars } from "./series.js";
+import { OPTIONS, windowOf } from "./windows.js";
+
+const GROUPS = [["endpoint", "endpoint"], ["model", "model"], ["provider", "provider"], ["class", "prompt length"], ["stream", "streamed or whole"], ["key", "key"]];
+const ROLES = [["main", "callers' requests"], ["shadow", "shadow copies"], ["probe", "probes"]];
+const STREAMS = [["", "streamed and whole"], ["true", "streamed"], ["false", "whole"]];
+const METRICS = [
+  ["ttft_ms", "first token", ms], ["ttft_client_ms", "first token, with fallbacks", ms], ["tpot_ms", "time per token", ms], ["max_gap_ms", "largest gap", ms],
+  ["duration_ms", "whole answer", ms], ["queue_ms", "queue", ms], ["throughput", "tokens a second", rate],
+];
+const PERCENTILES = ["50", "90", "99"];
+const MAX_PICTURES = 25; // rows that have a series beside them: each is a question of as many rows as it has bars
+const MAX_ROWS = 500;
+
+const parts = {};
+let order = ["requests", -1];
+let rows = [];
+let pictures = { of: "", at: 0, by: new Map(), about: null };
+
+export const latency = {
+  title: "Latency",
+  every_s: 10,
+  show(place, parameters, refresh) {
+    const chosen = (name, usual) => parameters.get(name) ?? usual;
+    const again = () => refresh();
+    parts.group = select("group", GROUPS, chosen("by", "endpoint"), again);
+    parts.window = select("window", OPTIONS, chosen("window", "30m"), again);
+    parts.metric = select("metric", METRICS.map(([name, words]) => [name, words]), chosen("metric", "ttft_ms"), () => draw());
+    parts.role = select("role", ROLES, "main", again);
+    parts.stream = select("stream", STREAMS, "", again);
+    parts.model = h("input", { id: "model", type: "search", placeholder: "all", value: chosen("model", ""), onchange: again, autocomplete: "off" });
+    parts.table = h("div", { class: "scroll" });
+    parts.csv = h("button", { type: "button", class: "quiet", onclick: () => download() }, "Download CSV");
+    place.append(
+      h("div", { class: "head" }, h("h1", {}, "Latency"), parts.csv),
+      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
+        field("By", parts.group), field("Last", parts.window), field("Figure", parts.metric), field("Model", parts.model),
+        field("Answers", parts.stream), field("Of", parts.role)),
+      parts.table,
+    );
+  },
+  async refresh(signal) {
+    const answer = await get("stats/routes", { ...asked(), percentiles: PERCENTILES.join() }, signal);
+    rows = answer.data;
+    await bringPictures(signal);
+    draw();
+  },
+};
+
+function asked() {
+  const of = parts.group.value;
+  const filters = of === "key" ? {} : { model: parts.model.value.trim() || null, stream: parts.stream.value || null, role: parts.role.value };
+  return { window: windowOf(parts.window.value).name, group_by: of, ...filters };
+}
+
+/** Series cost as many rows as they have bars: asked for anew only where the question has changed, or each bucket. */
+async function bringPictures(signal) {
+  const stretch = windowOf(parts.window.value);
+  const of = JSON.stringify(asked());
+  const isFresh = pictures.of === of && Date.now() / 1000 - pictures.at < Math.min(stretch.width_s, 60);
+  if (isFresh) return;
+  const by = new Map();
+  let about = null;
+  if (rows.length <= MAX_PICTURES && !(parts.group.value === "key" && stretch.resolution === "minute")) {
+    about = await get("stats/routes", { ...asked(), resolution: stretch.resolution, percentiles: "50" }, signal);
+    for (const row of about.data) by.set(nameOf(row), [...(by.get(nameOf(row)) ?? []), row]);
+  }
+  pictures = { of, at: Date.now() / 1000, by, about };
+}
+
+function nameOf(row) {
+  return String(row[parts.group.value]);
+}
+
+function shownName(row) {
+  if (parts.group.value === "stream") return row.stream ? "streamed" : "whole";
+  return row.key_name ?? nameOf(row);
+}
+
+function columns() {
+  const [name, words, tell] = METRICS.find(([metric]) => metric === parts.metric.value);
+  const of = (p) => (row) => row[name]?.[`p${p}`] ?? null;
+  return [
+    ["name", GROUPS.find(([group]) => group === parts.group.value)[1], shownName, String],
+    ["requests", "requests", (row) => row.requests, count],
+    ["errors", "errors", (row) => row.error_rate, share],
+    ["uptime", "uptime", (row) => row.uptime ?? null, (value) => (value === null ? "–" : `${value.toFixed(value === 100 ? 0 : 2)} %`)],
+    ...PERCENTILES.map((p) => [`p${p}`, `${words} p${p}`, of(p), tell]),
+    ["n", "samples", (row) => row[name]?.n ?? 0, count],
+    ["tokens", "tokens out", (row) => row.completion_tokens, count],
+    ["cached", "cached", (row) => row.cache_hit_share, share],
+    ["cost", "cost", (row) => row.cost, usd],
+  ];
+}
+
+function draw() {
+  const made = columns();
+  const [by, way] = made.some(([id]) => id === order[0]) ? order : ["requests", -1];
+  const value = made.find(([id]) => id === by)[2];
+  const sorted = [...rows].sort((a, b) => compare(value(a), value(b), way));
+  const stretch = windowOf(parts.window.value);
+  const head = made.map(([id, words], i) =>
+    h("th", { scope: "col", class: i > 0 ? "number" : null, "aria-sort": id === by ? (way < 0 ? "descending" : "ascending") : null },
+      h("button", { type: "button", id: `sort-${id}`, onclick: () => sortBy(id) }, words)));
+  const body = sorted.slice(0, MAX_ROWS).map((row) => h("tr", {}, made.map(([id, , of, tell], i) => cell(id, i, tell(of(row)), row)), h("td", {}, picture(row, stretch))));
+  replace(parts.table,
+    h("table", {}, h("thead", {}, h("tr", {}, head, h("th", { scope: "col" }, "requests over time"))), h("tbody", {}, body)),
+    rows.length === 0 && h("p", { class: "note" }, "Nothing was asked in this time. Fewer than five samples have no percentiles."),
+    rows.length > MAX_ROWS && h("p", { class: "note" }, `the first ${MAX_ROWS} of ${count(rows.length)}; the CSV has them all`));
+}
+
+function cell(id, place, words, row) {
+  if (place > 0) return h("td", { class: "number" }, words);
+  const outcomes = Object.entries(row.outcomes).map(([name, n]) => `${name} ${count(n)}`).join(", ");
+  return h("th", { scope: "row", title: outcomes }, words, h("small", {}, outcomes));
+}
+
+function picture(row, stretch) {
+  const { by, about } = pictures;
+  if (about === null) return "–";
+  const points = (by.get(nameOf(row)) ?? []).map((bucket) => [bucket.start, bucket.requests]);
+  const tell = (start, n) => `${moment(start, stretch.resolution === "day")}: ${count(n)}`;
+  return bars(points, { since: about.since, until: about.until, width_s: stretch.width_s, words: `requests of ${shownName(row)} by the ${stretch.resolution}`, tell });
+}
+
+function compare(a, b, way) {
+  if (a === null || b === null) return (a === null) - (b === null); // unknown goes last, whatever the order
+  return way * (typeof a === "string" ? a.localeCompare(b) : a - b);
+}
+
+function sortBy(id) {
+  order = order[0] === id ? [id, -order[1]] : [id, id === "name" ? 1 : -1];
+  draw();
+}
+
+async function download() {
+  const file = new Blob([await text("stats/routes", { ...asked(), percentiles: PERCENTILES.join(), format: "csv" })], { type: "text/csv" });
+  const link = h("a", { href: URL.createObjectURL(file), download: `ionrouter-${parts.group.value}-${parts.window.value}.csv` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}

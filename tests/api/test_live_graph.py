@@ -1,0 +1,76 @@
+"""GET routing/graph: a real router's table and health, as nodes and edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.accounts import bank
+
+ROUTES = """
+routing: { explore: 0 }
+providers:
+  fake: { type: fake, name: Fake }
+  twin: { type: fake, name: Twin }
+  gone: { type: fake, name: Gone, options: { status: 503 } }
+  far: { type: openai, name: Far, base_url: "https://api.example.com/v1", keys: [ELSEWHERE_API_KEY] }
+defaults: { breaker: { failures: 1, cooldown: 60 } }
+models:
+  acme/one:
+    name: Acme One
+    strategy: price
+    endpoints:
+      - { provider: fake, model: one, prices: { prompt: 1, completion: 2 } }
+      - { provider: twin, model: one, prices: { prompt: 1, completion: 2 } }
+      - { provider: far, model: one }
+    fallbacks: [acme/two]
+  acme/two: { endpoints: [{ provider: gone, model: two }] }
+  acme/vectors: { output_modalities: [embeddings], endpoints: [{ provider: fake, model: v }] }
+aliases: { one: acme/one }
+patterns: { "any-*": { provider: fake } }
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The graph as an inference key sees it, after one request that failed."""
+    with bank(tmp_path_factory.mktemp("graph"), ROUTES) as keys:
+        assert keys.server.get("/api/v1/routing/graph")[0] == 401
+        assert keys.chat(model="acme/two")[0] == 503
+        return keys.ask("/routing/graph")["data"]
+
+
+def _nodes(data: Any) -> dict[str, Any]:
+    return {node["id"]: node for node in data["nodes"]}
+
+
+def test_every_name_is_a_node_and_every_reference_an_edge(data: Any) -> None:
+    assert len(_nodes(data)) == len(data["nodes"])
+    kinds = [node["kind"] for node in data["nodes"]]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "alias": 1, "pattern": 1, "model": 3, "endpoint": 5, "provider": 4, "domain": 4,
+    }  # fmt: skip
+    edges = {(edge["source"], edge["target"], edge["is_fallback"]) for edge in data["edges"]}
+    assert ("alias:one", "model:acme/one", False) in edges
+    assert ("model:acme/one", "model:acme/two", True) in edges
+    assert ("endpoint:far/acme/one", "provider:far", False) in edges
+    assert {end for edge in edges for end in edge[:2]} == set(_nodes(data))
+
+
+def test_endpoints_tell_price_share_and_score_of_the_example(data: Any) -> None:
+    nodes = _nodes(data)
+    fake, twin = nodes["endpoint:fake/acme/one"], nodes["endpoint:twin/acme/one"]
+    assert (fake["share"], twin["share"]) == (0.5, 0.5)  # the strategy is price: equal prices share equally
+    assert (fake["prompt_price"], fake["completion_price"]) == (1.0, 2.0)
+    assert fake["expected_price"] == pytest.approx((1000 * 1 + 300 * 2) / 1e6)
+    assert (fake["model"], fake["provider"], fake["upstream_model"]) == ("acme/one", "fake", "one")
+    assert (fake["status"], fake["breaker"], fake["left_out"], fake["disabled"]) == (0, "closed", None, None)
+    assert nodes["model:acme/one"]["strategy"] == "price"
+    assert nodes["endpoint:fake/acme/vectors"]["share"] == 1.0
+
+
+def test_what_cannot_serve_says_why_and_has_no_share(data: Any) -> None:
+    far, gone = _nodes(data)["endpoint:far/acme/one"], _nodes(data)["endpoint:gone/acme/two"]
+    assert (far["disabled"], far["status"], far["share"]) == ("ELSEWHERE_API_KEY is unset", None, None)
+    assert (gone["breaker"], gone["status"]) == ("open", -5)
