@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any
 
-from ionrouter.providers.litellm_ends import ends_of
+from ionrouter.providers.litellm_ends import ends_of, stop_string_of
 
 PROVIDERS = frozenset(("anthropic", "gemini"))  # whose answers tests/providers/test_litellm_wire.py compares
 
@@ -53,7 +53,7 @@ async def bare_chunks(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
     import httpx
 
     has_finish = False
-    ends = ends_of(wrapper.completion_stream)
+    ends, stop = ends_of(wrapper.completion_stream), stop_string_of(wrapper.completion_stream)
     try:
         async for chunk in wrapper.completion_stream:
             if not hasattr(chunk, "model_dump"):
@@ -61,6 +61,8 @@ async def bare_chunks(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
             payload = chunk.model_dump(include=_READ, exclude_none=True)
             if ends is not None:
                 ends.strip(payload)
+            if stop is not None:
+                stop.mark(payload)
             has_finish = has_finish or any(c.get("finish_reason") for c in payload.get("choices", ()))
             yield payload
     except (httpx.ReadError, httpx.RemoteProtocolError) as error:

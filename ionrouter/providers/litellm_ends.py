@@ -1,6 +1,8 @@
-"""Which choices Gemini has finished: litellm calls every event of its streams a stop, a cut one too.
+"""How answers ended, where litellm's translation loses that. Runs in the worker.
 
-Reads the upstream's own `finishReason` before litellm's iterator does. Runs in the worker.
+Which choices Gemini has finished: litellm calls every event of its streams a stop, a cut one too. Which stop
+string ended Claude's answer: litellm keeps the reason, and not the string. Both are read from the upstream's
+own events before litellm's iterator reads them.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 _MODULE = ".vertex_and_google_ai_studio_gemini"
+_CLAUDES = ".llms.anthropic.chat.handler"
+_PLACE = "matched_stop"  # of a choice, where the normaliser looks for a stop string
 
 
 class Ends:
@@ -36,6 +40,45 @@ class Ends:
 def ends_of(iterator: Any) -> Ends | None:
     """Watch the iterator where its translation makes finishes up; None for others."""
     return Ends(iterator) if type(iterator).__module__.endswith(_MODULE) else None
+
+
+class StopString:
+    """Watches Claude's events for the stop string that matched."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._told: str | None = None
+        parse = iterator.chunk_parser
+
+        def watched(chunk: Any) -> Any:
+            if isinstance(chunk, dict) and isinstance(delta := chunk.get("delta"), dict):
+                self._told = stop_string(delta) or self._told
+            return parse(chunk=chunk)
+
+        iterator.chunk_parser = watched
+
+    def mark(self, payload: dict[str, Any]) -> None:
+        """Put it into the choice that an event finishes."""
+        if self._told is not None:
+            mark_stop(payload, self._told)
+
+
+def stop_string_of(iterator: Any) -> StopString | None:
+    """Watch the iterator where its translation loses the string; None for others."""
+    is_claudes = any(cls.__module__.endswith(_CLAUDES) for cls in type(iterator).__mro__)
+    return StopString(iterator) if is_claudes else None
+
+
+def stop_string(told: Any) -> str | None:
+    """The stop string that ended an answer, by Anthropic's own words of its end."""
+    said = told.get("stop_sequence") if isinstance(told, dict) else None
+    return said if isinstance(said, str) and said else None
+
+
+def mark_stop(payload: dict[str, Any], string: str) -> None:
+    """Put it where the normaliser looks for it."""
+    for choice in payload.get("choices") or ():
+        if choice.get("finish_reason"):
+            choice[_PLACE] = string
 
 
 def _finished(chunk: Any) -> frozenset[int] | None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from ionrouter.providers.litellm_bare import bare_chunks, call_bare
 from ionrouter.providers.litellm_client import client_class
-from ionrouter.providers.litellm_ends import ends_of
+from ionrouter.providers.litellm_ends import ends_of, mark_stop, stop_string, stop_string_of
 from ionrouter.providers.outgoing import Outgoing
 from ionrouter.schema import json
 
@@ -32,7 +32,10 @@ async def raw_answer(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> 
         return original
     if isinstance(original, dict) and original.get("error"):
         return original
-    return _native(answer.model_dump(exclude_none=True))
+    payload = _native(answer.model_dump(exclude_none=True))
+    if (string := stop_string(original)) is not None:
+        mark_stop(payload, string)
+    return payload
 
 
 async def stream_payloads(
@@ -161,7 +164,8 @@ async def _translated_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
 
     And with the usage that it keeps back until the end: should that never come, it is paid all the same.
     """
-    ends, num_seen = ends_of(getattr(wrapper, "completion_stream", None)), 0
+    source, num_seen = getattr(wrapper, "completion_stream", None), 0
+    ends, stop = ends_of(source), stop_string_of(source)
     try:
         async for chunk in wrapper:
             payload = _native(chunk.model_dump(exclude_none=True))
@@ -170,6 +174,8 @@ async def _translated_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
             if not (_has_finish(wrapper) if ends is None else ends.any):
                 for choice in payload.get("choices", ()):
                     choice.pop("finish_reason", None)
+            if stop is not None:
+                stop.mark(payload)
             if "usage" not in payload and (told := _usage_since(wrapper, num_seen)):
                 payload["usage"] = told
             num_seen = len(getattr(wrapper, "chunks", ()))

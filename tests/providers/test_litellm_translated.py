@@ -9,9 +9,12 @@ import pytest
 
 from ionrouter.errors import FailureClass
 from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.providers.litellm_recipe import BARE
 from ionrouter.schema.usage import Usage
-from tests.support.endpoints import Answer, collect, make_endpoint, make_request
+from tests.support.endpoints import HELLO, Answer, collect, make_endpoint, make_request
 from tests.support.hosted import KEY
+from tests.support.litellm_matrix import asking
+from tests.support.litellm_ways import both, learnt, way
 from tests.support.upstream import Cut, Script, Upstream, chunked, error, json_response
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -152,6 +155,29 @@ async def test_a_whole_answer_arrives(litellm: LiteLLMProvider) -> None:
     assert answer.choices[0].message["content"] == "hello"
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage == Usage(100, 2, 90)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_stop_string_that_matched_is_known(
+    litellm: LiteLLMProvider, carrying: LiteLLMProvider, stream: bool
+) -> None:
+    """By both ways: through acompletion, and bare."""
+    stopped = {"stop_reason": "stop_sequence", "stop_sequence": "END"}
+    text = block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "hello"})
+    end = said("message_delta", delta=stopped, usage={"output_tokens": 7})
+    whole = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "up", **stopped,
+        "content": [{"type": "text", "text": "hello"}], "usage": USED,
+    }  # fmt: skip
+    script = chunked([START, *text, end, said("message_stop")]) if stream else json_response(whole)
+    with Upstream(script) as up:
+        request = asking(up, "anthropic", {**HELLO, "stop": ["STOP", "END"]}, stream=stream)
+        await learnt(carrying, request)
+        assert way(carrying, request) == BARE
+        for answer in await both(litellm, carrying, request):
+            assert answer.error is None
+            choices = [c for event in answer.events for c in event.choices if c.finish_reason]
+            assert [(c.finish_reason, c.stop_sequence) for c in choices] == [("stop", "END")]
 
 
 @pytest.mark.parametrize(
