@@ -44,6 +44,8 @@ FORBIDDEN = frozenset(
     }
 )  # fmt: skip
 
+_MARK = "cache_control"  # read here for how long a session stays, and by who caches
+
 _WITHHELD = GATEWAY_FIELDS | FORBIDDEN  # and whatever begins with litellm_
 
 # vLLM's older names for structured outputs.
@@ -169,7 +171,17 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
         make_plain(body, endpoint.supported_parameters, thought_fields(endpoint))
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
         body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
+    if (mark := request.gateway_fields.get(_MARK)) is not None and _caches_by_mark(endpoint):
+        body[_MARK] = copied(mark)
     return Fitted(body, tuple(sorted(dropped)) if dropped else ())
+
+
+def _caches_by_mark(endpoint: Endpoint) -> bool:
+    """Ask whether a mark of the whole request, which has its prompt cached, is known there."""
+    provider = endpoint.provider
+    if provider.forward_provider or _MARK in endpoint.supported_parameters:
+        return True
+    return provider.type == "litellm" and (provider.litellm_provider or provider.slug) == "anthropic"
 
 
 def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:

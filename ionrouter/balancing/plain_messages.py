@@ -39,6 +39,10 @@ def _message(message: Any, marks: Set[str], extras: Set[str], thought_fields: Se
         if thoughts:
             rest = {name: value for name, value in message.items() if name not in TOLD_IN}
             message = {**rest, **dict.fromkeys(thought_fields, thoughts)}
+        if any(
+            isinstance(call, dict) and not marks.isdisjoint(call) for call in message.get("tool_calls") or ()
+        ):
+            message = {**message, "tool_calls": [_without(call, marks) for call in message["tool_calls"]]}
     content = message.get("content")
     if not isinstance(content, list):
         return message

@@ -24,6 +24,7 @@ _OTHER = frozenset(
         "audio",
         "service_tier",
         "prompt_cache_key",
+        "cache_control",
         "thinking",
         "prompt_logprobs",
     )

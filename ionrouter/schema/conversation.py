@@ -52,11 +52,12 @@ class Conversation:
         self._flush_media()
         self._images.append(image)
 
-    def call(self, call_id: str, name: str, arguments: str) -> None:
-        """Add a tool call of the assistant's."""
+    def call(self, call_id: str, name: str, arguments: str, mark: Part | None = None) -> None:
+        """Add a tool call of the assistant's; `mark`: its `cache_control`."""
         self._flush_media()
         function = {"name": name, "arguments": arguments}
-        self._calls.append({"id": call_id, "type": "function", "function": function})
+        about: Part = {} if mark is None else {"cache_control": mark}
+        self._calls.append({"id": call_id, "type": "function", "function": function, **about})
 
     def result(
         self, call_id: str, parts: Sequence[Part], *, is_error: bool = False, mark: Part | None = None

@@ -202,7 +202,8 @@ def add_assistant_turn(chat: Conversation, blocks: list[Block]) -> None:
         elif block.type == "redacted_thinking":
             chat.think({"type": "reasoning.encrypted", "data": block.data, "format": CLAUDE})
         elif block.type == "tool_use":
-            chat.call(block.id or "", block.name or "", json.dumps(block.input).decode())
+            arguments = json.dumps(block.input).decode()
+            chat.call(block.id or "", block.name or "", arguments, block.cache_control)
 
 
 Role = Literal["user", "assistant", "system"]

@@ -14,6 +14,7 @@ from tests.support.routes import endpoint, request
 MARK = {"cache_control": {"type": "ephemeral"}}
 BREAKPOINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 TEXT = {"type": "text", "text": "long"}
+CALL = {"id": "k", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
 OURS = {"type": "reasoning.text", "text": "so", "format": "unknown", "index": 0}
 SIGNED = {"type": "reasoning.text", "text": "so", "signature": "S", "format": "unknown", "index": 0}
@@ -54,6 +55,10 @@ def sent(at: Endpoint, *messages: dict[str, Any], **body: Any) -> dict[str, Any]
         ),
         ({"role": "assistant", "content": None}, {"role": "assistant", "content": None}),
         (
+            {"role": "assistant", "content": None, "tool_calls": [CALL | MARK, CALL]},
+            {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
+        ),
+        (
             {"role": "assistant", "content": "x", "annotations": [{}], "images": [{}], "reasoning": "so"},
             {"role": "assistant", "content": "x", "reasoning": "so"},
         ),
@@ -88,6 +93,36 @@ def test_who_knows_the_marks_gets_them(at: Endpoint) -> None:
     message = {"role": "user", "content": [TEXT | MARK]}
     tool = {"type": "function", "function": {"name": "f"}, **MARK}
     assert sent(at, message, tools=[tool]) == {"messages": [message], "tools": [tool]}
+
+
+@pytest.mark.parametrize(
+    ("at", "is_known"),
+    [
+        (strict(), False),
+        (strict("tools"), False),
+        (strict(forward_unknown=True), False),
+        (strict("cache_control"), True),
+        (strict(forward_provider=True), True),
+        (endpoint("a", provider=Provider(slug="a", name="A", type="ion")), False),
+        (endpoint("a", provider=Provider(slug="anthropic", name="A", type="litellm")), True),
+        (
+            endpoint(
+                "a", provider=Provider(slug="a", name="A", type="litellm", litellm_provider="anthropic")
+            ),
+            True,
+        ),
+        (
+            endpoint(
+                "a", provider=Provider(slug="anthropic", name="A", type="litellm", litellm_provider="gemini")
+            ),
+            False,
+        ),
+    ],
+)
+def test_a_mark_of_the_whole_request_goes_to_who_caches_by_it(at: Endpoint, is_known: bool) -> None:
+    fitted = fit(request(body={"messages": []}, gateway_fields=MARK), at)
+    assert fitted.body == {"messages": [], **(MARK if is_known else {})}
+    assert fitted.dropped == ()
 
 
 def test_a_plain_conversation_is_shared() -> None:

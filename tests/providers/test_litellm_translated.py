@@ -13,7 +13,7 @@ from ionrouter.providers.litellm_recipe import BARE
 from ionrouter.schema.usage import Usage
 from tests.support.endpoints import HELLO, Answer, collect, make_endpoint, make_request
 from tests.support.hosted import KEY
-from tests.support.litellm_matrix import asking
+from tests.support.litellm_matrix import BODIES, asking, plain_answer
 from tests.support.litellm_ways import both, learnt, way
 from tests.support.upstream import Cut, Script, Upstream, chunked, error, json_response
 
@@ -128,6 +128,26 @@ async def test_signed_thoughts_and_cache_marks_reach_claude_again(litellm: LiteL
     assert "not Claude's" not in json.dumps(sent)
     assert sent["system"][0]["cache_control"] == {"type": "ephemeral"}
     assert sent["thinking"] == {"type": "enabled", "budget_tokens": 2000}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_marks_of_a_call_and_of_the_whole_request_reach_claude(
+    litellm: LiteLLMProvider, carrying: LiteLLMProvider, stream: bool
+) -> None:
+    """By both ways: through acompletion, and bare."""
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    call = {"id": "k7", "type": "function", "function": {"name": "f", "arguments": "{}"}, **mark}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "k7", "content": "21"}
+    body = {**BODIES["turns"], "messages": [*HELLO["messages"], said, result], **mark}
+    with Upstream(plain_answer) as up:
+        request = asking(up, "anthropic", body, stream=stream)
+        await learnt(carrying, request)
+        assert way(carrying, request) == BARE
+        await both(litellm, carrying, request)
+        for sent in up.requests:
+            assert sent.json()["cache_control"] == mark["cache_control"]
+            assert sent.json()["messages"][1]["content"][0]["cache_control"] == mark["cache_control"]
 
 
 async def test_a_stream_arrives_in_our_words(litellm: LiteLLMProvider) -> None:

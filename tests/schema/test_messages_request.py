@@ -178,6 +178,15 @@ def test_tools_and_choices(choice: Any, expected: Any) -> None:
     assert {k: made[k] for k in ("tool_choice", "parallel_tool_calls") if k in made} == expected
 
 
+def test_a_call_keeps_its_cache_mark() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}, "cache_control": EPHEMERAL}
+    (_, answer) = chat(messages=[*HI, {"role": "assistant", "content": [call]}])["messages"]
+    function = {"name": "f", "arguments": '{"a":1}'}
+    assert answer["tool_calls"] == [
+        {"id": "t", "type": "function", "function": function, "cache_control": EPHEMERAL}
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "reasoning"),
     [
