@@ -22,6 +22,11 @@ async def responses(request: web.Request) -> web.StreamResponse:
     parsed = validated(ResponsesRequest, body)
     chat, wanted = freeze(request, parsed.to_chat(body), "chat", arrived_at)
     answer = ResponsesAnswer(
-        wanted.id, int(time.time()), wanted.model, parsed.echo(body), hides_reasoning=chat.hides_reasoning
+        wanted.id,
+        int(time.time()),
+        wanted.model,
+        parsed.echo(body),
+        hides_reasoning=chat.hides_reasoning,
+        seals_thoughts=parsed.seals_thoughts,
     )
     return await serve(request, Ask(wanted, answer, (*chat.ignored, *parsed.ignored)), SURFACE)

@@ -31,6 +31,7 @@ class ResponsesAnswer:
     model: str  # until commit the requested one
     echo: Mapping[str, Any] = field(default_factory=dict)
     hides_reasoning: bool = False
+    seals_thoughts: bool = False  # `include` names `reasoning.encrypted_content`
     provider: str = ""
     _output: Output = field(init=False)
     _num_events: int = 0
@@ -40,7 +41,11 @@ class ResponsesAnswer:
     _has_prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
-        self._output = Output(self.id.removeprefix("gen-"), hides_reasoning=self.hides_reasoning)
+        self._output = Output(
+            self.id.removeprefix("gen-"),
+            hides_reasoning=self.hides_reasoning,
+            seals_thoughts=self.seals_thoughts,
+        )
 
     @property
     def left_out(self) -> frozenset[str]:

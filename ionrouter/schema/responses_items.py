@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, StrictStr, model_validator
 
 from ionrouter.schema.conversation import Conversation, Part, text_part
 from ionrouter.schema.images import image_of
+from ionrouter.schema.responses_seal import details_of_item, makers_id, unseal
 
 Fields = Mapping[str, Any]
 
@@ -113,6 +114,8 @@ class Item(BaseModel):
         for name in _NEEDS[self.type]:
             if getattr(self, name) is None:
                 raise ValueError(f"an item of type '{self.type}' needs '{name}'")
+        if self.type == "reasoning" and self.encrypted_content:
+            unseal(self.encrypted_content)
         parts = self.content if isinstance(self.content, list) else ()
         if any((part.type == "reasoning_text") != (self.type == "reasoning") for part in parts):
             raise ValueError(
@@ -139,17 +142,13 @@ class Item(BaseModel):
 
     def _details(self) -> list[dict[str, Any]]:
         """Reasoning details as chat has them; whose format it is, the item says if it came from here."""
+        if self.encrypted_content and (sealed := unseal(self.encrypted_content)) is not None:
+            return sealed
         extra = self.model_extra or {}
-        format_ = extra.get("format") or ("openai-responses-v1" if self.encrypted_content else "unknown")
-        common = {"id": extra.get("id"), "format": format_}
+        shown = {**extra, "encrypted_content": self.encrypted_content}
         texts = [part["text"] for part in _parts(self.content)]
-        details = [{"type": "reasoning.summary", "summary": s.text, **common} for s in self.summary or ()]
-        details += [{"type": "reasoning.text", "text": text, **common} for text in texts]
-        if details and extra.get("signature"):
-            details[-1]["signature"] = extra["signature"]
-        if self.encrypted_content:
-            details.append({"type": "reasoning.encrypted", "data": self.encrypted_content, **common})
-        return details
+        summaries = [summary.text for summary in self.summary or ()]
+        return details_of_item(shown, summaries, texts, makers_id(extra.get("id")))
 
 
 def _parts(content: str | list[ContentPart] | None) -> list[Part]:

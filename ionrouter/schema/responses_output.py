@@ -13,6 +13,7 @@ from typing import Any
 from ionrouter.schema.annotations import as_responses_annotation, listed
 from ionrouter.schema.images import result_of
 from ionrouter.schema.reasoning_details import ENCRYPTED, Block, Detail, details_of
+from ionrouter.schema.responses_seal import details_of_item, seal
 from ionrouter.schema.tool_stream import Step, ToolStream
 
 SseEvent = dict[str, Any]
@@ -46,6 +47,7 @@ class Output:
 
     seed: str  # ids of items are made of it, and are the same in both modes
     hides_reasoning: bool = False
+    seals_thoughts: bool = False  # what the next turn needs of them goes into `encrypted_content`
     _items: list[dict[str, Any]] = field(default_factory=list)
     _is_open: bool = False  # the last item
     _words: _PartWords | None = None  # of the part that is open in it
@@ -53,6 +55,7 @@ class Output:
     _tools: ToolStream = field(default_factory=ToolStream)
     _late: list[tuple[Mapping[str, Any], Sequence[Detail], _Logprobs]] = field(default_factory=list)
     _thought: Block = field(default_factory=Block)
+    _thoughts_id: str | None = None  # what its maker calls the open thought
     _late_images: list[str] = field(default_factory=list)
     _num_characters: int = 0  # of text so far
     _text_begins_at: int = 0  # of these: before the open part
@@ -132,6 +135,7 @@ class Output:
             yield from self._close_item("completed")  # a signature must not sign what another item says
         yield from self._item("reasoning", _new_reasoning)
         item = self._items[-1]
+        self._thoughts_id = detail.get("id") or self._thoughts_id
         if not goes_on and self._words == _SUMMED_UP:
             yield from self._close_part()  # an item may hold several summaries, each a part
         if text := detail.get("text"):
@@ -241,8 +245,16 @@ class Output:
         yield from self._close_part()
         self._is_open = False
         self._items[-1]["status"] = status
+        if self._items[-1]["type"] == "reasoning":
+            self._close_thought(self._items[-1])
         number = len(self._items) - 1
         yield {"type": "response.output_item.done", "output_index": number, "item": self.items()[-1]}
+
+    def _close_thought(self, item: dict[str, Any]) -> None:
+        its_id, self._thoughts_id = self._thoughts_id, None
+        if self.seals_thoughts and (item.get("signature") or item["encrypted_content"] is not None):
+            summaries, texts = ([part["text"] for part in item[place]] for place in _PLACES)
+            item["encrypted_content"] = seal(details_of_item(item, summaries, texts, its_id))
 
     def _close_part(self) -> Iterator[SseEvent]:
         words, self._words = self._words, None

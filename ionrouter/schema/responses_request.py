@@ -178,6 +178,11 @@ class ResponsesRequest(BaseModel):
         """Fields that were accepted and have no effect here."""
         return ("truncation",) if self.truncation == "auto" else ()
 
+    @property
+    def seals_thoughts(self) -> bool:
+        """Whether a thought's `encrypted_content` must be all that the next turn needs of it."""
+        return "reasoning.encrypted_content" in (self.include or ())
+
     def echo(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What a response repeats of its request, which was made of `body`."""
         names = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "prompt_cache_key", "user")

@@ -178,6 +178,31 @@ def test_sealed_reasoning_can_be_sent_back() -> None:
     assert (second["encrypted_content"], second["format"]) == ("sealed", "openai-responses-v1")
 
 
+_CODEX = ("type", "summary", "content", "encrypted_content")  # all that some clients keep of a thought
+
+
+@given(st.data())
+def test_a_client_that_keeps_no_field_of_ours_sends_all_of_a_sealed_thought_back(data: st.DataObject) -> None:
+    details = data.draw(thoughts())
+    chunks = [*data.draw(in_pieces(details)), chunk({"content": "x"}, "stop")]
+    response = _stream(chunks, seals_thoughts=True)[-1]["response"]
+    assert response == _answer(seals_thoughts=True).whole(complete_of(chunks), FINISHED)
+    kept = [{name: item[name] for name in _CODEX} for item in response["output"][:-1]]
+    body = {"model": "m", "input": [*kept, {"role": "user", "content": "?"}]}
+    made = validated(ResponsesRequest, body).to_chat(body)["messages"][0].get("reasoning_details", [])
+    for name in ("signature", "data"):
+        sealed = [(d[name], d["format"], d.get("id")) for d in _with(made, name)]
+        assert sealed == [(d[name], "f", d.get("id")) for d in _with(details, name)]
+    for back, was in zip(_with(made, "signature"), _with(details, "signature"), strict=True):
+        assert back["text"].endswith(was["text"])
+
+
+def test_a_thought_that_is_not_sealed_has_nothing_encrypted() -> None:
+    chunks = [chunk({"reasoning": "hm"}), chunk({"content": "x"}, "stop")]
+    thought, _ = _stream(chunks, seals_thoughts=True)[-1]["response"]["output"]
+    assert thought["encrypted_content"] is None
+
+
 @given(st.data())
 def test_thoughts_in_pieces_keep_their_seals(data: st.DataObject) -> None:
     details = data.draw(thoughts())

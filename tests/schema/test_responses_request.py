@@ -9,6 +9,7 @@ import pytest
 from ionrouter.errors import RequestError
 from ionrouter.schema.chat import ChatRequest
 from ionrouter.schema.responses_request import ResponsesRequest
+from ionrouter.schema.responses_seal import seal
 from ionrouter.schema.validation import validated
 
 
@@ -141,6 +142,48 @@ def test_what_is_echoed() -> None:
 def test_truncation_is_accepted_and_listed_as_without_effect() -> None:
     body = {"model": "m", "input": "hi", "truncation": "auto"}
     assert validated(ResponsesRequest, body).ignored == ("truncation",)
+
+
+def _thought(**fields: Any) -> list[dict[str, Any]]:
+    item = {"type": "reasoning", "summary": [], **fields}
+    said = {"role": "assistant", "content": "x"}
+    made: list[dict[str, Any]] = chat(input=[item, said])["messages"][0].get("reasoning_details", [])
+    return made
+
+
+def test_what_an_upstream_encrypted_goes_back_as_it_was() -> None:
+    (detail,) = _thought(encrypted_content="gAAAA", id="rs_07f1")
+    assert detail["type"] == "reasoning.encrypted"
+    assert (detail["data"], detail["format"], detail["id"]) == ("gAAAA", "openai-responses-v1", "rs_07f1")
+
+
+def test_the_name_that_an_item_got_here_is_not_told_to_its_maker() -> None:
+    (detail,) = _thought(encrypted_content="gAAAA", id="rs_1795839483-IdpdQWDBORRUCLdtQf3t-0")
+    assert detail["id"] is None
+
+
+def test_a_signature_of_a_thought_that_is_not_shown_is_kept() -> None:
+    (detail,) = _thought(signature="S", format="anthropic-claude-v1")
+    assert (detail["type"], detail["text"], detail["signature"]) == ("reasoning.text", "", "S")
+
+
+SEALED = seal([{"type": "reasoning.text", "text": "hm", "signature": "S"}])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (SEALED[:-4], "was changed"),
+        (SEALED.replace("1.", "1.!"), "was changed"),
+        (seal([{"type": "reasoning.text", "text": {"a": 1}}]), "was changed"),
+        (seal([{"type": "text", "text": "hm"}]), "was changed"),
+        ("ionrouter.2.abc", "another version"),
+    ],
+)
+def test_a_sealed_thought_that_is_not_whole_is_refused(value: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as refused:
+        _thought(encrypted_content=value)
+    assert refused.value.param == "input[0]"
 
 
 STORED = {"type": "input_image", "file_id": "f"}

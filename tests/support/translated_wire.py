@@ -14,9 +14,12 @@ from tests.support.wire import Cut, Script, Step, chunked, error, json_response
 
 Part = tuple[str, ...]
 _STOPS = {
-    "anthropic": {"stop": "end_turn", "tools": "tool_use", "length": "max_tokens", "refused": "refusal"},
-    "gemini": {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "refused": "SAFETY"},
-}
+    "anthropic": {"stop": "end_turn", "tools": "tool_use", "length": "max_tokens", "refused": "refusal",
+                  "string": "stop_sequence"},
+    "gemini": {"stop": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "refused": "SAFETY",
+               "string": "STOP"},
+}  # fmt: skip
+_STRINGS = {"string": "END"}  # the stop string that matched
 _ERRORS = {
     400: ("invalid_request_error", "INVALID_ARGUMENT"),
     401: ("authentication_error", "UNAUTHENTICATED"),
@@ -81,7 +84,7 @@ def _message(**fields: Any) -> dict[str, Any]:
 
 
 def _anthropic_body(parts: Sequence[Part], finish: str) -> dict[str, Any]:
-    stop = {"stop_reason": _STOPS["anthropic"][finish], "stop_sequence": None}
+    stop = {"stop_reason": _STOPS["anthropic"][finish], "stop_sequence": _STRINGS.get(finish)}
     return _message(content=[_block(part) for part in parts], **stop, usage=_anthropic_usage(7))
 
 
@@ -107,7 +110,7 @@ def _anthropic_events(parts: Sequence[Part], finish: str | None) -> Iterable[byt
             yield anthropic_event("content_block_delta", index=index, delta=delta)
         yield anthropic_event("content_block_stop", index=index)
     if finish is not None:
-        stop = {"stop_reason": _STOPS["anthropic"][finish], "stop_sequence": None}
+        stop = {"stop_reason": _STOPS["anthropic"][finish], "stop_sequence": _STRINGS.get(finish)}
         yield anthropic_event("message_delta", delta=stop, usage={"output_tokens": 7})
         yield anthropic_event("message_stop")
 

@@ -1,0 +1,107 @@
+"""Claude through the real litellm, in the whole server, asked on every surface; Anthropic is scripted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tests.support.server import GUARD_S, Server, running_server
+from tests.support.translated_wire import Part, streamed, whole
+from tests.support.upstream import Script, Upstream
+
+pytestmark = pytest.mark.xdist_group("hosted")  # one litellm worker: 300 MB and 10 s
+
+ROUTES = """
+providers:
+  anthropic:
+    {{ type: litellm, litellm_provider: anthropic, name: Anthropic, base_url: {up}, keys: [CLAUDE_KEY] }}
+routing: {{ explore: 0 }}
+models:
+  anthropic/claude: {{ endpoints: [ {{ provider: anthropic, model: claude-sonnet-4-5, cooldown: 0 }} ] }}
+"""
+MODEL = "anthropic/claude"
+Asked = tuple[Server, Upstream]
+
+
+@pytest.fixture(scope="module")
+def claude(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    folder: Path = tmp_path_factory.mktemp("claude")
+    with (
+        Upstream(whole("anthropic", [("text", "warm")], "stop")) as up,
+        running_server(folder, ROUTES.format(up=up.url), env={"CLAUDE_KEY": "claude-key-123456"}) as server,
+    ):
+        deadline = time.monotonic() + GUARD_S
+        while server.chat(model=MODEL)[0] != 200:  # litellm's import takes a while
+            assert time.monotonic() < deadline, server.log
+            time.sleep(0.5)
+        up.default = None
+        yield server, up
+
+
+def script(stream: bool, parts: list[Part], finish: str) -> Script:
+    return (streamed if stream else whole)("anthropic", parts, finish)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_signed_thoughts_survive_a_client_of_responses_that_knows_openais_fields_alone(
+    claude: Asked, stream: bool
+) -> None:
+    """As Codex keeps a thought: its summary, its text and what is encrypted. Claude refuses it unsigned."""
+    server, up = claude
+    tool: Any = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
+    asked: Any = {"model": MODEL, "store": False, "tools": [tool], "include": ["reasoning.encrypted_content"],
+                  "reasoning": {"max_tokens": 2000}, "max_output_tokens": 4000}  # fmt: skip
+    first: list[Part] = [("thinking", "hm", "SIG"), ("text", "I look."), ("tool", "toolu_1", "f", '{"a": 1}')]
+    up.enqueue(script(stream, first, "tools"), script(stream, [("text", "done")], "stop"))
+    with OpenAI(base_url=server.base_url, api_key="unused", max_retries=0) as client:
+        history: Any = [{"role": "user", "content": "hi"}]
+        for item in answered(client, stream, input=history, **asked).output:
+            told = item.model_dump()
+            names = (
+                "type",
+                "summary",
+                "content",
+                "encrypted_content",
+                "role",
+                "call_id",
+                "name",
+                "arguments",
+            )
+            history.append({name: told[name] for name in names if told.get(name) is not None})
+        history.append({"type": "function_call_output", "call_id": "toolu_1", "output": "4"})
+        assert answered(client, stream, input=history, **asked).output_text == "done"
+    _, said, result = up.requests[-1].json()["messages"]
+    assert said["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "SIG"},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}},
+    ]
+    assert result["content"][0]["tool_use_id"] == "toolu_1"
+
+
+def answered(client: OpenAI, stream: bool, **body: Any) -> Any:
+    if not stream:
+        return client.responses.create(**body)
+    with client.responses.stream(**body) as events:
+        for _ in events:
+            pass
+        return events.get_final_response()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_stop_string_is_told_in_anthropics_words(claude: Asked, stream: bool) -> None:
+    server, up = claude
+    up.enqueue(script(stream, [("text", "A")], "string"))
+    body = {"model": MODEL, "max_tokens": 9, "stop_sequences": ["STOP", "END"], "stream": stream}
+    status, answer = server.post("/v1/messages", {**body, "messages": [{"role": "user", "content": "hi"}]})
+    assert status == 200
+    if stream:
+        events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: ")]
+        answer = next(event["delta"] for event in events if event["type"] == "message_delta")
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
