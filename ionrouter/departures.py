@@ -5,7 +5,7 @@ Starts none of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -17,9 +17,10 @@ from ionrouter.balancing.options import options_for
 from ionrouter.balancing.outlook import streams_upstream
 from ionrouter.balancing.plan import Candidate, Plan
 from ionrouter.balancing.reasoning import in_words_of
+from ionrouter.balancing.verdict import client_error_type, client_status
 from ionrouter.balancing.walk import Walk
 from ionrouter.errand import Errand, Parts, Trace
-from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import Endpoint, ProviderType, RoutingSettings
 from ionrouter.schema.events import ProviderEvent, Taker
@@ -176,3 +177,21 @@ class _Absent:
 
     async def close(self) -> None:
         return None
+
+
+async def counted(request: InferenceRequest, endpoint: Endpoint, clients: Clients) -> int | None:
+    """Count a request's prompt at an endpoint; None where that would take an answer. Raises RequestError."""
+    count: Callable[[UpstreamRequest], Awaitable[int | None]] | None
+    count = getattr(client_for(endpoint, clients), "count", None)  # see CountingClient
+    if count is None:
+        return None
+    try:
+        tokens: int | None = await count(upstream_request(request, endpoint).request)
+    except UpstreamError as error:
+        raise RequestError(
+            error.message,
+            status=client_status(error),
+            error_type=client_error_type(error),
+            param=error.param,
+        ) from error
+    return tokens

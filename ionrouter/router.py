@@ -26,7 +26,7 @@ from ionrouter.balancing.reasoning import thinking
 from ionrouter.balancing.select import Scene, room_of, select
 from ionrouter.balancing.thoughts import Makers
 from ionrouter.balancing.verdict import client_status, nobody_left
-from ionrouter.departures import Clients
+from ionrouter.departures import Clients, counted
 from ionrouter.dispatch import dispatch
 from ionrouter.errand import Parts, Trace, stop_in
 from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
@@ -151,12 +151,24 @@ class Router:
 
     def explain(self, request: InferenceRequest) -> Explanation:
         """Run resolve and select dry, for people; claims nothing: the next request draws the same."""
+        return explained(request, self._dry(request), Moment(self.book, self._parts.clock()))
+
+    def _dry(self, request: InferenceRequest) -> Plan:
         state = self._parts.rng.getstate()
         try:
-            plan = self.select(request)
+            return self.select(request)
         finally:
             self._parts.rng.setstate(state)
-        return explained(request, plan, Moment(self.book, self._parts.clock()))
+
+    async def count_prompt(self, request: InferenceRequest) -> int | None:
+        """Count a prompt's tokens as the endpoint would that is asked first; None where it cannot be known.
+
+        Asks nobody for an answer, and raises RequestError as `batches` does, but not for a length.
+        """
+        plan = self._dry(replace(request, prompt_tokens=1, context_tokens=None, max_tokens=None))
+        if not plan.candidates:
+            raise nobody_left(plan, request, self._parts.clock())
+        return await counted(request, plan.candidates[0].endpoint, self._clients)
 
     def stream(self, request: InferenceRequest) -> AsyncIterator[Event]:
         """The same as `batches`, one after the other."""

@@ -7,12 +7,15 @@ import time
 from aiohttp import web
 
 from ionrouter.api.inference import freeze, read_body
+from ionrouter.api.responses import json_response
 from ionrouter.api.serving import Ask, Surface, serve
 from ionrouter.api.sse import named_event
+from ionrouter.api.state import EDGE
 from ionrouter.schema.messages_answer import MessagesAnswer
 from ionrouter.schema.messages_request import MessagesRequest
 from ionrouter.schema.validation import validated
 
+ESTIMATED = "input_tokens is estimated: four characters a token, pictures and files not counted"
 SURFACE = Surface(encode=named_event, heartbeat=named_event({"type": "ping"}))
 
 
@@ -30,3 +33,15 @@ async def messages(request: web.Request) -> web.StreamResponse:
         num_in=wanted.prompt_tokens,
     )
     return await serve(request, Ask(wanted, answer, (*chat.ignored, *parsed.ignored)), SURFACE)
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    """Say how many tokens a request would have, asking nobody for an answer; an estimate is called one."""
+    arrived_at = time.monotonic()
+    body = await read_body(request)
+    parsed = validated(MessagesRequest, body)
+    _, wanted = freeze(request, parsed.to_chat(body), "chat", arrived_at)
+    counted = await request.app[EDGE].router.count_prompt(wanted)
+    if counted is not None:
+        return json_response({"input_tokens": counted})
+    return json_response({"input_tokens": wanted.prompt_tokens}, headers={"X-Ionrouter-Notes": ESTIMATED})

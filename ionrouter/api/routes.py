@@ -32,6 +32,7 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("POST", "/chat/completions", inference.chat_completions, Access.INFERENCE),
     ("POST", "/completions", inference.completions, Access.INFERENCE),
     ("POST", "/messages", messages.messages, Access.INFERENCE),
+    ("POST", "/messages/count_tokens", messages.count_tokens, Access.INFERENCE),
     ("POST", "/responses", responses_api.responses, Access.INFERENCE),
     ("POST", "/embeddings", embeddings.embeddings, Access.INFERENCE),
     ("POST", "/rerank", rerank.rerank, Access.INFERENCE),
@@ -75,7 +76,8 @@ def make_application(edge: Edge, pages: Iterable[tuple[str, Handler]] = ()) -> w
     table = [(m, prefix + path, h, a) for prefix in PREFIXES for m, path, h, a in API + OPERATIONS]
     table += list(OPERATIONS)
     doors = Doors(edge, {handler: access for _, _, handler, access in table})
-    models = {handler for method, _, handler, a in API if method == "POST" and a is Access.INFERENCE}
+    posts = {handler for method, _, handler, a in API if method == "POST" and a is Access.INFERENCE}
+    models = posts - {messages.count_tokens}  # which asks no model
     app = web.Application(
         middlewares=[
             *([traced(edge.tracing, models)] if edge.tracing is not None else ()),

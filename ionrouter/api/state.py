@@ -44,6 +44,10 @@ class Routes(Protocol):
         """
         ...
 
+    async def count_prompt(self, request: InferenceRequest) -> int | None:
+        """The prompt's tokens, where somebody here can count them."""
+        ...
+
     def explain(self, request: InferenceRequest) -> Any:
         """A dry run, as a dataclass."""
         ...

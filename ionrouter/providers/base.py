@@ -80,6 +80,14 @@ class BatchingClient(ProviderClient, Protocol):
     def batches(self, request: UpstreamRequest) -> AsyncIterator[ProviderBatch]: ...
 
 
+class CountingClient(ProviderClient, Protocol):
+    """A client that knows the tokens of a prompt without asking for an answer."""
+
+    async def count(self, request: UpstreamRequest) -> int | None:
+        """Count them as an answer's usage would; None: not of this endpoint. Raises UpstreamError."""
+        ...
+
+
 class WholeClient(ProviderClient, Protocol):
     """A client that can answer what is not streamed with its one batch, without an iterator around it."""
 

@@ -138,8 +138,17 @@ class IonProvider:
         except GrammarStopped as error:
             raise unfollowed(request.body, str(error)) from error
         except tuple(_FAILURES) as error:
-            failure, status, code = _FAILURES[type(error)]
-            raise UpstreamError(failure, str(error), status=status, code=code) from error
+            raise _failure(error) from error
+
+    async def count(self, request: UpstreamRequest) -> int:
+        """Count the tokens of a request's prompts, by the model's own template and tokenizer."""
+        now = datetime.now()
+        try:
+            async with self._lease(request.endpoint) as engine:
+                prompts = await asyncio.to_thread(prompts_of, request.body, request.kind, engine, now)
+        except tuple(_FAILURES) as error:
+            raise _failure(error) from error
+        return sum(len(prompt.ids) for prompt in prompts)
 
     def _lease(self, endpoint: Endpoint) -> AbstractAsyncContextManager[LocalEngine]:
         if endpoint.local is None:
@@ -178,6 +187,11 @@ class IonProvider:
             )
         priority = request.priority or _PRIORITIES.get(request.body.get("service_tier"), 0)
         return replace(plan, sampling=replace(plan.sampling, priority=priority, cache_salt=_salt(request)))
+
+
+def _failure(error: Exception) -> UpstreamError:
+    failure, status, code = _FAILURES[type(error)]  # type: ignore[index]
+    return UpstreamError(failure, str(error), status=status, code=code)
 
 
 def _with_form(plan: Plan, request: UpstreamRequest, engine: LocalEngine, prompts: list[Prompt]) -> Plan:

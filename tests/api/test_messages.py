@@ -178,7 +178,7 @@ async def test_refusals_at_the_door_are_in_the_same_envelope(tmp_path: Path) -> 
                 answers[name] = (answer.status, await answer.json())
         async with server.session.get(url) as answer:
             answers["method"] = (answer.status, await answer.json())
-        async with server.session.post(server.url("/v1/messages/count_tokens"), json=BODY) as answer:
+        async with server.session.post(server.url("/v1/messages/count"), json=BODY) as answer:
             answers["count"] = (answer.status, await answer.json())
     assert {name: status for name, (status, _) in answers.items()} == {
         "form": 415, "broken": 400, "large": 413, "field": 400, "method": 405, "count": 404,
@@ -201,3 +201,18 @@ async def test_keys_come_in_either_header_and_wrong_ones_are_answered_in_the_env
         bearer, _, _ = await server.post(PATHS[0], BODY, headers={"Authorization": f"Bearer {plain}"})
     assert (none, wrong, right, bearer) == (401, 401, 200, 200)
     assert body["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_tokens_are_counted_or_an_estimate_is_called_one(tmp_path: Path, path: str) -> None:
+    body = {**BODY, "messages": [{"role": "user", "content": "x" * 400}]}
+    async with edge_server(tmp_path) as server:
+        status, headers, told = await server.post(f"{path}/count_tokens", body)
+        assert (status, told) == (200, {"input_tokens": 100})
+        assert "estimated" in headers["X-Ionrouter-Notes"]
+        server.routes.counted = 93
+        status, headers, told = await server.post(f"{path}/count_tokens", body)
+        assert (status, told) == (200, {"input_tokens": 93})
+        assert "X-Ionrouter-Notes" not in headers
+        status, _, refused = await server.post(f"{path}/count_tokens", {**body, "messages": []})
+    assert (status, refused["error"]["type"]) == (400, "invalid_request_error")

@@ -71,8 +71,16 @@ def test_errors_have_their_types(client: Anthropic) -> None:
     with pytest.raises(anthropic.APIStatusError, match="all busy") as down:
         ask(client, "acme/down")
     assert down.value.status_code == 503
-    with pytest.raises(anthropic.NotFoundError):
-        client.messages.count_tokens(model="acme/hello", messages=HI)
+    with pytest.raises(anthropic.BadRequestError, match="acme/nowhere is not a valid model ID"):
+        client.messages.count_tokens(model="acme/nowhere", messages=HI)
+
+
+def test_tokens_of_a_prompt_without_an_answer(client: Anthropic) -> None:
+    long: Any = [{"role": "user", "content": "word " * 8000}]  # more than the model takes
+    for messages, tokens in ((HI, 1), (long, 10_000)):
+        assert client.messages.count_tokens(model="acme/hello", messages=messages).input_tokens == tokens
+    beta = client.beta.messages.count_tokens(model="acme/hello", messages=HI, system="s" * 40)
+    assert beta.input_tokens == 11
 
 
 def test_refusals_have_their_types(bank: Bank, poor_key: str) -> None:

@@ -69,6 +69,23 @@ async def test_a_chat_answer_is_role_content_finish_usage(model: Path) -> None:
     assert reply.usage.prompt_tokens > 4
 
 
+async def test_a_count_is_what_an_answer_tells_as_its_prompt(model: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}]
+    endpoint = local_endpoint(model)
+    async with provider_of(endpoint, cache=model.parent) as provider:
+        for body in (GREEDY, GREEDY | {"messages": [{"role": "system", "content": "short"}, *HI["messages"]]},
+                     GREEDY | {"tools": tools}):  # fmt: skip
+            request = ion_request(endpoint, body)
+            reply = await ask(provider, request)
+            assert reply.usage is not None
+            assert await provider.count(request) == reply.usage.prompt_tokens
+        too_long = {"messages": [{"role": "user", "content": "the quick brown fox " * 400}]}
+        assert await provider.count(ion_request(endpoint, too_long)) > 512
+        with pytest.raises(UpstreamError) as refused:
+            await provider.count(ion_request(endpoint, {"messages": []}))
+        assert refused.value.param == "messages"
+
+
 async def test_who_comes_second_says_how_long_the_first_kept_it_in_the_queue(model: Path) -> None:
     endpoint = local_endpoint(model, max_running=1)
     body = GREEDY | {"max_tokens": 400}  # longer by far than the three come apart on a busy machine

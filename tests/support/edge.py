@@ -86,6 +86,7 @@ class ScriptedRoutes:
     answer: Answer = hello
     table: RoutingTable = field(default_factory=a_table)
     requests: list[InferenceRequest] = field(default_factory=list)
+    counted: int | None = None  # tokens of every prompt
     num_open: int = 0
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -113,6 +114,10 @@ class ScriptedRoutes:
         finally:
             self.num_open -= 1
             self.closed.set()
+
+    async def count_prompt(self, request: InferenceRequest) -> int | None:
+        self.requests.append(request)
+        return self.counted
 
     def explain(self, request: InferenceRequest) -> Any:
         return {"model": request.model, "prompt_tokens": request.prompt_tokens}
