@@ -18,6 +18,8 @@ from tests.support.tiny_model import POISON, write_tiny_model
 
 GUARD_S = 60.0
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "the quick brown fox"}]}
+SHOWN = {"type": "image_url", "image_url": {}}
+NOW = {"type": "function", "function": {"name": "now"}}
 GREEDY = HI | {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
@@ -339,6 +341,12 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_both_lengths(model: Pat
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             FailureClass.ENDPOINT_REQUEST,
             "messages[0].content[0]",
+        ),
+        (  # with tools in words, a system message comes first, and a result becomes a text of the user's
+            "chat",
+            {"messages": [*HI["messages"], {"role": "tool", "content": [SHOWN]}], "tools": [NOW]},
+            FailureClass.ENDPOINT_REQUEST,
+            "messages[1].content[0]",
         ),
         ("completions", {"prompt": ""}, FailureClass.REQUEST, "prompt"),
         ("completions", {"prompt": []}, FailureClass.REQUEST, "prompt"),
