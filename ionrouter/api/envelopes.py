@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from ionrouter.api.responses import error_response
-from ionrouter.api.state import GENERATION_ID, METADATA
+from ionrouter.api.state import GENERATION_ID, METADATA, PATHS
 from ionrouter.schema.errors import INTERNAL_ERROR, ErrorBody
 
 Envelope = Callable[[ErrorBody, str | None], dict[str, Any]]
@@ -22,11 +23,21 @@ _ENVELOPES: dict[str, Envelope] = {
 
 def refusal(request: web.Request, body: ErrorBody) -> web.Response:
     """Answer an error in the envelope of the path it was asked on."""
+    body = in_callers_words(request, body)
     write = _ENVELOPES.get(_surface(request.path))
     envelope = body.envelope() if write is None else write(body, request.get(GENERATION_ID))
     if METADATA in request and body.status != INTERNAL_ERROR.status:  # what is masked stays masked
         envelope = {**envelope, "openrouter_metadata": request[METADATA]}
     return error_response(body, envelope)
+
+
+def in_callers_words(request: web.Request, body: ErrorBody) -> ErrorBody:
+    """Name places in a request as they are in what its caller sent."""
+    paths = request.get(PATHS)
+    if paths is None or body.status >= 500:
+        return body
+    param = None if body.param is None else paths.of(body.param)
+    return replace(body, message=paths.in_text(body.message), param=param)
 
 
 def _surface(path: str) -> str:

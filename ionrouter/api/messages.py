@@ -10,7 +10,7 @@ from ionrouter.api.inference import freeze, read_body
 from ionrouter.api.responses import json_response
 from ionrouter.api.serving import Ask, Surface, serve
 from ionrouter.api.sse import named_event
-from ionrouter.api.state import EDGE
+from ionrouter.api.state import EDGE, PATHS
 from ionrouter.schema.messages_answer import MessagesAnswer
 from ionrouter.schema.messages_request import MessagesRequest
 from ionrouter.schema.validation import validated
@@ -23,6 +23,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     arrived_at = time.monotonic()
     body = await read_body(request)
     parsed = validated(MessagesRequest, body)
+    request[PATHS] = MessagesRequest.paths(body)
     chat, wanted = freeze(request, parsed.to_chat(body), "chat", arrived_at)
     answer = MessagesAnswer(
         wanted.id,
@@ -40,6 +41,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     arrived_at = time.monotonic()
     body = await read_body(request)
     parsed = validated(MessagesRequest, body)
+    request[PATHS] = MessagesRequest.paths(body)
     _, wanted = freeze(request, parsed.to_chat(body), "chat", arrived_at)
     counted = await request.app[EDGE].router.count_prompt(wanted)
     if counted is not None:

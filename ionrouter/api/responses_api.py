@@ -9,6 +9,7 @@ from aiohttp import web
 from ionrouter.api.inference import freeze, read_body
 from ionrouter.api.serving import Ask, Surface, serve
 from ionrouter.api.sse import COMMENT, DONE, event
+from ionrouter.api.state import PATHS
 from ionrouter.schema.responses_answer import ResponsesAnswer
 from ionrouter.schema.responses_request import ResponsesRequest
 from ionrouter.schema.validation import validated
@@ -20,6 +21,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     arrived_at = time.monotonic()
     body = await read_body(request)
     parsed = validated(ResponsesRequest, body)
+    request[PATHS] = ResponsesRequest.paths(body)
     chat, wanted = freeze(request, parsed.to_chat(body), "chat", arrived_at)
     answer = ResponsesAnswer(
         wanted.id,

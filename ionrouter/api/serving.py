@@ -12,6 +12,7 @@ from aiohttp import web
 
 from ionrouter.alarm import Alarm
 from ionrouter.api import large_answer
+from ionrouter.api.envelopes import in_callers_words
 from ionrouter.api.errors import error_body
 from ionrouter.api.responses import header_text, json_response, plain
 from ionrouter.api.route_metadata import NAME, RouteMetadata, metadata_for
@@ -213,7 +214,7 @@ class _Stream:
     """One streamed answer: silent until there is something to say, then events, then the end or one error."""
 
     def __init__(self, request: web.Request, edge: Edge, ask: Ask, surface: Surface) -> None:
-        self._sse = SseResponse(request)
+        self._sse, self._request = SseResponse(request), request
         self._ask = ask
         self._surface = surface
         self._first_heartbeat_s = edge.router.table.settings.heartbeat_after_s
@@ -344,7 +345,8 @@ class _Stream:
         if not isinstance(error, IonrouterError):
             _log.exception("stream_crashed", request=self._ask.wanted.id)
         try:
-            metadata, body, more = self._ask.metadata, error_body(error), {}
+            body = in_callers_words(self._request, error_body(error))
+            metadata, more = self._ask.metadata, {}
             if metadata is not None and body.status != INTERNAL_ERROR.status:  # what is masked stays masked
                 more = {NAME: metadata.of_error(error, self._ask.committed)}
             told = self._encoded(self._surface.with_metadata(self._ask.answer.fail(body), more))

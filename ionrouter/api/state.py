@@ -14,6 +14,7 @@ from ionrouter.api.inflight import InFlight
 from ionrouter.api.readiness import Readiness
 from ionrouter.metrics import Metrics
 from ionrouter.routing.table import Endpoint, RoutingTable
+from ionrouter.schema.callers_paths import CallersPaths
 from ionrouter.schema.events import Batch, Taker
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
@@ -88,6 +89,7 @@ EDGE = web.AppKey("edge", Edge)
 GENERATION_ID = web.RequestKey("generation_id", str)
 KEY = web.RequestKey("key", ApiKey)
 METADATA = web.RequestKey("metadata", dict)  # `openrouter_metadata` of an error on its way out
+PATHS = web.RequestKey("paths", CallersPaths)  # of a request that is translated into a chat request
 TRACE = web.RequestKey("trace", RequestTrace)
 ROUTED = web.RequestKey("routed", bool)  # the router has it, and tells its end itself
 

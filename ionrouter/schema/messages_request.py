@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
+from ionrouter.schema.callers_paths import CallersPaths, Convert
 from ionrouter.schema.common import MAX_MODELS, Effort, ModelName, PositiveInt, Stop, ToolName, Twofold, Unit
 from ionrouter.schema.conversation import Conversation
 from ionrouter.schema.messages_blocks import (
@@ -22,6 +23,7 @@ from ionrouter.schema.messages_blocks import (
     blocks_of,
     parts_of,
 )
+from ionrouter.schema.validation import validated
 from ionrouter.schema.whole_numbers import WHOLE
 
 MAX_FALLBACKS = 3
@@ -183,6 +185,12 @@ class MessagesRequest(BaseModel):
         kept = {name: value for name, value in body.items() if name not in _TRANSLATED}
         return {**kept, "messages": self._conversation(), **self._tools(), **_given(self._options())}
 
+    @classmethod
+    def paths(cls, body: Mapping[str, Any]) -> CallersPaths:
+        """Where in `body` the things are that its chat request names."""
+        convert: Convert = lambda marked: validated(cls, marked)._conversation()  # noqa: E731
+        return CallersPaths(body, convert, ("system", "messages"), _NAMES)
+
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields that were accepted and have no effect here."""
@@ -257,6 +265,12 @@ class MessagesRequest(BaseModel):
         return None if self.service_tier in ("auto", "standard_only", "standard") else self.service_tier
 
 
+_NAMES = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning": "thinking",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+}  # chat's fields that Anthropic calls otherwise
 _TRANSLATED = frozenset(
     {
         "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",

@@ -22,9 +22,11 @@ from pydantic import (
 )
 
 from ionrouter.schema.allowed_tools import ALLOWED_TOOLS
+from ionrouter.schema.callers_paths import CallersPaths, Convert
 from ionrouter.schema.common import PositiveInt, Reasoning, ToolName
 from ionrouter.schema.conversation import Conversation, text_part
 from ionrouter.schema.responses_items import Item
+from ionrouter.schema.validation import validated
 from ionrouter.schema.whole_numbers import WHOLE
 
 # What `include` may name: two things we give, and parts of tools that nobody has here, so nothing is missing.
@@ -173,6 +175,12 @@ class ResponsesRequest(BaseModel):
         kept = {name: value for name, value in body.items() if name not in _TRANSLATED}
         return {**kept, "messages": self._conversation(), **_given(self._options())}
 
+    @classmethod
+    def paths(cls, body: Mapping[str, Any]) -> CallersPaths:
+        """Where in `body` the things are that its chat request names."""
+        convert: Convert = lambda marked: validated(cls, marked)._conversation()  # noqa: E731
+        return CallersPaths(body, convert, ("instructions", "input"), _NAMES)
+
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields that were accepted and have no effect here."""
@@ -243,6 +251,12 @@ class ResponsesRequest(BaseModel):
         return {"logprobs": True, "top_logprobs": self.top_logprobs} if asked else {}
 
 
+_NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}  # chat's fields that OpenAI's responses call otherwise
 _TRANSLATED = frozenset(
     {
         "input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text",

@@ -17,6 +17,9 @@ providers:
   gone: {{ type: openai, base_url: "http://127.0.0.1:1/v1" }}
 models:
   m: {{ endpoints: [ {{ provider: ion, weights: {weights}, kv_memory: 64MiB }} ] }}
+  seeing:
+    input_modalities: [text, image]
+    endpoints: [ {{ provider: ion, weights: {weights}, kv_memory: 64MiB }} ]
   far: {{ endpoints: [ {{ provider: gone }} ] }}
   broken: {{ endpoints: [ {{ provider: ion, weights: ./none.gguf }} ] }}
 """
@@ -65,3 +68,23 @@ def test_what_cannot_be_counted_is_refused_in_anthropics_shape(server: Server) -
     messages = [{"role": "user", "content": [picture]}]
     status, refused = server.post("/v1/messages/count_tokens", {"model": "m", "messages": messages})
     assert (status, refused["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_an_error_names_the_block_that_the_caller_sent(server: Server) -> None:
+    """The engine inside names a part of its chat, where the picture is in a message of its own."""
+    url = "https://a.example/b.png"
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [
+        {"type": "text", "text": "see"}, {"type": "image", "source": {"type": "url", "url": url}},
+    ]}  # fmt: skip
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    turns = [*HI, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    for stream in (False, True):
+        body = {"model": "seeing", "max_tokens": 9, "tools": TOOLS, "messages": turns, "stream": stream}
+        status, refused = server.post("/v1/messages", body)
+        assert status == 400
+        assert refused["error"]["message"].startswith("messages[2].content[0].content[1]: ")
+    shown = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    body = {"model": "seeing", "instructions": "short", "input": [{"role": "user", "content": "hi"}, shown]}
+    status, refused = server.post("/v1/responses", body)
+    assert (status, refused["error"]["param"]) == (400, "input[1].content[0]")
+    assert refused["error"]["message"].startswith("input[1].content[0]: ")
