@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from yarl import URL
 
 from ionrouter.routing.table import Endpoint
+from ionrouter.schema.efforts import DEFAULT_EFFORT, EFFORT_SHARES
+from ionrouter.schema.fields import AS_CLAUDE
 from ionrouter.schema.request import InferenceRequest
 
-# Share of max_tokens that an effort may think (OpenRouter's table).
-EFFORT_SHARES = {"xhigh": 0.95, "high": 0.8, "medium": 0.5, "low": 0.2, "minimal": 0.1}
-DEFAULT_EFFORT = "medium"
 _WISHES = ("reasoning", "reasoning_effort")
 _CONTENT = "reasoning_content"
 # They refuse the turn after a tool's result without the thoughts that led to the call.
@@ -43,7 +42,7 @@ def in_words_of(endpoint: Endpoint, body: Mapping[str, Any]) -> Mapping[str, Any
         return body
     rest = {name: value for name, value in body.items() if name not in _WISHES}
     wish = body.get("reasoning")
-    wish = dict(wish) if isinstance(wish, Mapping) else {}
+    wish = {key: said for key, said in wish.items() if key != AS_CLAUDE} if isinstance(wish, Mapping) else {}
     effort = body.get("reasoning_effort")
     if endpoint.provider.forward_provider or "reasoning" in endpoint.supported_parameters:
         said = {**wish, "effort": effort} if effort else wish

@@ -9,8 +9,9 @@ from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.outgoing import USER_AGENT, checked_headers
 from ionrouter.providers.rerank_body import sent_documents
 from ionrouter.providers.upstream_body import with_one_length, without_protected
+from ionrouter.routing.table import Endpoint
 from ionrouter.schema import json
-from ionrouter.schema.fields import MODEL_PARAMETERS
+from ionrouter.schema.fields import AS_CLAUDE, MODEL_PARAMETERS
 from ionrouter.schema.reasoning_details import thoughts_of
 from ionrouter.schema.request import WHOLE_KINDS
 
@@ -75,7 +76,7 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
         wants_content = endpoint.option("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
         with_thoughts = _with_content if wants_content else _with_thinking
         allowed["messages"] = [with_thoughts(message) for message in messages]
-    return {**allowed, **_reasoning(body.get("reasoning"))}
+    return {**allowed, **_reasoning(body, endpoint)}
 
 
 def _with_thinking(message: Any) -> Any:
@@ -119,12 +120,31 @@ def _without_surrogates(value: Any) -> Any:
     return [_without_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
-def _reasoning(reasoning: Any) -> dict[str, Any]:
+def _reasoning(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
     """OpenRouter's `reasoning` object in litellm's words."""
+    reasoning = body.get("reasoning")
     if not isinstance(reasoning, Mapping):
         return {}
+    if (endpoint.provider.litellm_provider or endpoint.provider.slug) == "anthropic":
+        return _thinking_of(reasoning)
     if isinstance(budget := reasoning.get("max_tokens"), int):
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}
     if isinstance(effort := reasoning.get("effort"), str):
+        return {"reasoning_effort": effort}
+    return {"reasoning_effort": "medium"} if reasoning.get("enabled") else {}
+
+
+def _thinking_of(reasoning: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for Claude, as its newest models take it; litellm_thinking.py knows the others."""
+    effort, budget, asked = (reasoning.get(name) for name in ("effort", "max_tokens", AS_CLAUDE))
+    if reasoning.get("enabled") is False or effort == "none" or budget == 0:
+        return {"reasoning_effort": "none"}
+    if isinstance(asked, Mapping) and asked.get("type") in ("enabled", "adaptive"):
+        thinking = {name: asked[name] for name in ("type", "budget_tokens", "display") if name in asked}
+        is_told = asked["type"] == "adaptive" and isinstance(effort, str)
+        return {"thinking": thinking, **({"output_config": {"effort": effort}} if is_told else {})}
+    if isinstance(budget, int):
+        return {"thinking": {"type": "enabled", "budget_tokens": budget}}
+    if isinstance(effort, str):
         return {"reasoning_effort": effort}
     return {"reasoning_effort": "medium"} if reasoning.get("enabled") else {}

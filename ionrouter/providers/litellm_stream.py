@@ -13,6 +13,7 @@ from typing import Any, cast
 from ionrouter.providers.litellm_bare import bare_chunks, call_bare
 from ionrouter.providers.litellm_client import client_class
 from ionrouter.providers.litellm_ends import ends_of, mark_stop, stop_string, stop_string_of
+from ionrouter.providers.litellm_thinking import with_thinking
 from ionrouter.providers.outgoing import Outgoing
 from ionrouter.schema import json
 
@@ -107,7 +108,7 @@ async def _call(litellm: Any, call: dict[str, Any], seen: dict[str, Any], outgoi
         options["stream"] = call["stream"]
         if call["stream"]:
             options["stream_options"] = {"include_usage": True}
-    arguments = {**call["arguments"], **options}
+    arguments = {**with_thinking(litellm, call), **options}
     if call.get("bare"):
         limits = {"connect_s": call["connect_s"], "allow_http": call["allow_http"]}
         return await call_bare(litellm, arguments, seen, client_class(litellm)(outgoing, **limits))

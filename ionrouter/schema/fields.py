@@ -22,6 +22,9 @@ GATEWAY_FIELDS = frozenset(
     }
 )  # fmt: skip
 
+# A key of a chat request's `reasoning`: the wish in Claude's own words, for Claude alone.
+AS_CLAUDE = "thinking"
+
 QUANTIZATIONS = (
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from ionrouter.schema.callers_paths import CallersPaths, Convert
 from ionrouter.schema.common import MAX_MODELS, Effort, ModelName, PositiveInt, Stop, ToolName, Twofold, Unit
 from ionrouter.schema.conversation import Conversation
+from ionrouter.schema.fields import AS_CLAUDE
 from ionrouter.schema.messages_blocks import (
     ALLOWED,
     Block,
@@ -248,9 +249,11 @@ class MessagesRequest(BaseModel):
             return {"effort": effort} if effort else {}
         if thinking.type == "disabled":
             return {"enabled": False}
+        said = thinking.model_dump(include={"type", "budget_tokens", "display"}, exclude_none=True)
+        own = {AS_CLAUDE: said}
         if thinking.type == "enabled":
-            return {"max_tokens": thinking.budget_tokens}
-        return {"effort": effort} if effort else {"enabled": True}
+            return {"max_tokens": thinking.budget_tokens, **own}
+        return {"effort": effort, **own} if effort else {"enabled": True, **own}
 
     def _format(self) -> dict[str, Any] | None:
         wanted = (self.output_config.format if self.output_config else None) or self.output_format

@@ -80,7 +80,7 @@ async def test_omitted_thoughts_are_asked_for_and_shown_without_their_text(tmp_p
     async with edge_server(tmp_path, thinks) as server:
         _, _, body = await server.post(PATHS[0], {**BODY, "thinking": thinking, "stream": True})
         (request,) = server.routes.requests
-    assert request.body["reasoning"] == {"max_tokens": 5}
+    assert request.body["reasoning"] == {"max_tokens": 5, "thinking": thinking}
     assert "secret" not in body
     assert '"signature_delta","signature":"S"' in body
 

@@ -45,6 +45,13 @@ def test_routers_and_servers_that_declare_the_object_get_one_object() -> None:
     assert body["reasoning"] == {"exclude": True}
 
 
+@pytest.mark.parametrize("server", [at(), at("reasoning"), at(forward_provider=True)])
+def test_what_claude_alone_is_told_goes_to_no_server_of_openais_shapes(server: Endpoint) -> None:
+    body = {"reasoning": {"effort": "low", "thinking": {"type": "adaptive", "display": "omitted"}}}
+    said = in_words_of(server, body)
+    assert said in ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"})
+
+
 def test_doors_that_translate_on_their_own_get_what_the_caller_said() -> None:
     body = {"reasoning": {"effort": "high"}}
     assert in_words_of(at(type="litellm"), body) is body

@@ -150,6 +150,58 @@ async def test_marks_of_a_call_and_of_the_whole_request_reach_claude(
             assert sent.json()["messages"][1]["content"][0]["cache_control"] == mark["cache_control"]
 
 
+HAIKU, LEGACY, NEWER, UNASKED = (
+    "claude-3-5-haiku-20241022", "claude-sonnet-4-5", "claude-opus-4-7", "claude-opus-5",
+)  # fmt: skip
+ADAPTIVE = {"type": "adaptive"}
+SHOWN = {"type": "adaptive", "display": "summarized"}
+HIDDEN = {"type": "adaptive", "display": "omitted"}
+
+
+def _budget(tokens: int, **more: str) -> dict[str, Any]:
+    return {"type": "enabled", "budget_tokens": tokens, **more}
+
+
+@pytest.mark.parametrize(
+    ("model", "reasoning", "max_tokens", "thinking", "effort"),
+    [
+        # No thoughts: said to who thinks unasked, and to nobody else.
+        *((model, no, 9000, None, None) for model in (HAIKU, LEGACY, NEWER)
+          for no in ({"enabled": False}, {"effort": "none"}, {"max_tokens": 0})),
+        *((UNASKED, no, 9000, {"type": "disabled"}, None)
+          for no in ({"enabled": False}, {"effort": "none"}, {"max_tokens": 0})),
+        # A budget, and what becomes of it where there are none.
+        (LEGACY, {"max_tokens": 2000}, 9000, _budget(2000), None),
+        (NEWER, {"max_tokens": 2000}, 9000, SHOWN, "low"),
+        # An effort, and what becomes of it where there are none.
+        (NEWER, {"effort": "xhigh"}, 9000, SHOWN, "xhigh"),
+        (LEGACY, {"effort": "max"}, 9000, _budget(8550), None),
+        (LEGACY, {"effort": "low"}, 9000, _budget(1800), None),
+        (LEGACY, {"effort": "minimal"}, 9000, _budget(1024), None),
+        (LEGACY, {"enabled": True}, 9000, _budget(4500), None),
+        (LEGACY, {"effort": "high"}, 1000, None, None),  # less than the least that Claude takes
+        # In Claude's own words.
+        (NEWER, {"enabled": True, "thinking": ADAPTIVE}, 9000, ADAPTIVE, None),
+        (NEWER, {"enabled": True, "thinking": HIDDEN}, 9000, HIDDEN, None),
+        (NEWER, {"effort": "low", "thinking": HIDDEN}, 9000, HIDDEN, "low"),
+        (LEGACY, {"effort": "low", "thinking": HIDDEN}, 9000, _budget(1800, display="omitted"), None),
+        (LEGACY, {"enabled": True, "thinking": ADAPTIVE}, 9000, _budget(4500), None),
+        (LEGACY, {"max_tokens": 2000, "thinking": _budget(2000, display="omitted")}, 9000,
+         _budget(2000, display="omitted"), None),
+    ],
+)  # fmt: skip
+async def test_a_wish_for_thoughts_as_each_model_takes_it(
+    litellm: LiteLLMProvider, model: str, reasoning: Any, max_tokens: int, thinking: Any, effort: str | None
+) -> None:
+    with Upstream(plain_answer) as up:
+        body = {**HELLO, "reasoning": reasoning, "max_tokens": max_tokens}
+        options = {"endpoint": {"upstream_model": model}, "stream": False}
+        assert (await collect(litellm, asking(up, "anthropic", body, **options))).error is None
+        sent = up.requests[0].json()
+    assert sent.get("thinking") == thinking
+    assert sent.get("output_config") == (effort and {"effort": effort})
+
+
 async def test_a_stream_arrives_in_our_words(litellm: LiteLLMProvider) -> None:
     answer = await ask(litellm, chunked([*BODY, *END]))
     assert answer.error is None

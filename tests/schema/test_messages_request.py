@@ -190,10 +190,19 @@ def test_a_call_keeps_its_cache_mark() -> None:
 @pytest.mark.parametrize(
     ("body", "reasoning"),
     [
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, {"max_tokens": 2000}),
-        ({"thinking": {"type": "adaptive"}}, {"enabled": True}),
-        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, {"effort": "low"}),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, {"enabled": True}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 2000}},
+            {"max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": 2000}},
+        ),
+        ({"thinking": {"type": "adaptive"}}, {"enabled": True, "thinking": {"type": "adaptive"}}),
+        (
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}},
+            {"effort": "low", "thinking": {"type": "adaptive"}},
+        ),
+        (
+            {"thinking": {"type": "adaptive", "display": "omitted"}},
+            {"enabled": True, "thinking": {"type": "adaptive", "display": "omitted"}},
+        ),
         ({"thinking": {"type": "disabled"}}, {"enabled": False}),
         ({"output_config": {"effort": "high"}}, {"effort": "high"}),
         ({}, None),
