@@ -62,6 +62,11 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ConfigError(f"chat template: {error}") from error
 
+    def check(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Raise RequestError for the first part that is no text, by its place in `messages`."""
+        for index, message in enumerate(messages):
+            joined_text(message.get("content"), index)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ionrouter.engine.chat_template import joined_text
 from ionrouter.engine.ion import LocalEngine
 from ionrouter.engine.tool_format import THINK
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
@@ -46,8 +45,7 @@ def _chat_prompt(body: Mapping[str, Any], engine: LocalEngine, now: datetime) ->
         )
     try:
         template, wish = engine.template, tools_of(body)
-        for index, message in enumerate(messages):  # before others come between them, and under its number
-            joined_text(message.get("content"), index)
+        template.check(messages)  # before others come between them
         told = messages_for(messages, template.tool_format, wish, knows_tools=template.knows_tools)
         given = wish.given if wish is not None and template.knows_tools else ()
         rendered = template.render(told, now=now, tools=given, thinks=may_think(body))
