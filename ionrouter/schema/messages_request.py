@@ -37,6 +37,8 @@ class Turn(BaseModel):
 
     @model_validator(mode="after")
     def _speaks_as_it_may(self) -> Turn:
+        if self.role == "user" and not self.content and isinstance(self.content, list):
+            raise ValueError("a user message needs at least one block")  # as chat it would be none at all
         for block in self.content if isinstance(self.content, list) else ():
             if block.type not in ALLOWED[self.role]:
                 raise ValueError(f"a {self.role} message cannot hold a block of type '{block.type}'")

@@ -263,6 +263,7 @@ def test_blocks_hold_blocks_one_level_deep(depth: int) -> None:
     [
         ({"model": None}, "model"),
         ({"messages": []}, "messages"),
+        ({"messages": [*HI, {"role": "user", "content": []}]}, "messages[1]"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
