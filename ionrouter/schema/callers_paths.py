@@ -19,6 +19,7 @@ from ionrouter.schema.validation import field_path
 _PLACE = re.compile(
     r"\bmessages\[(?P<message>\d+)\](?:\.(?P<list>\w+)(?:\[(?P<item>\d+)\])?)?(?:\.\w+|\[\d+\])*"
 )
+_FUNCTION, _SCHEMA = re.compile(r"(tools\[\d+\])\.function\b"), ".parameters"  # of a chat's tool
 _MARK = "\x00"
 _MARKED = re.compile(f"{_MARK}([^{_MARK}]+){_MARK}")
 _KINDS = frozenset({"type", "role", "media_type", "status", "mode"})  # keys whose texts decide what is done
@@ -35,6 +36,7 @@ class CallersPaths:
     convert: Convert
     roots: tuple[str, ...]
     names: Mapping[str, str]
+    schema: str = "parameters"  # what a tool's schema is called
 
     def in_text(self, text: str) -> str:
         """Put the caller's paths into a sentence: those of messages, and a field that it begins with."""
@@ -51,7 +53,12 @@ class CallersPaths:
         for name, own in self.names.items():
             if path == name or (path.startswith(name) and path[len(name)] in ".["):
                 return own + path[len(name) :]
-        return re.sub(r"^(tools\[\d+\])\.function\b", r"\1", path)
+        found = _FUNCTION.match(path)
+        if found is None:
+            return path
+        rest = path[found.end() :]
+        is_schema = rest.startswith(_SCHEMA)
+        return found[1] + (f".{self.schema}{rest.removeprefix(_SCHEMA)}" if is_schema else rest)
 
     def _place(self, found: re.Match[str]) -> str | None:
         try:

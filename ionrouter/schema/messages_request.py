@@ -192,7 +192,7 @@ class MessagesRequest(BaseModel):
     def paths(cls, body: Mapping[str, Any]) -> CallersPaths:
         """Where in `body` the things are that its chat request names."""
         convert: Convert = lambda marked: validated(cls, marked)._conversation()  # noqa: E731
-        return CallersPaths(body, convert, ("system", "messages"), _NAMES)
+        return CallersPaths(body, convert, ("system", "messages"), _NAMES, "input_schema")
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -272,6 +272,7 @@ class MessagesRequest(BaseModel):
 
 _NAMES = {
     "stop": "stop_sequences",
+    "response_format.json_schema": "output_config.format",
     "response_format": "output_config.format",
     "reasoning": "thinking",
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",

@@ -254,6 +254,7 @@ class ResponsesRequest(BaseModel):
 _NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
     "response_format": "text.format",
     "verbosity": "text.verbosity",
 }  # chat's fields that OpenAI's responses call otherwise

@@ -69,7 +69,9 @@ RESPONSES: dict[str, Any] = {
         ("messages[7].content", "messages[7].content"),
         ("stop", "stop_sequences"),
         ("tools[2].function.name", "tools[2].name"),
-        ("response_format.json_schema", "output_config.format.json_schema"),
+        ("tools[2].function.parameters.properties.a", "tools[2].input_schema.properties.a"),
+        ("response_format", "output_config.format"),
+        ("response_format.json_schema.schema.type", "output_config.format.schema.type"),
         ("max_tokens", "max_tokens"),
     ],
 )
@@ -94,7 +96,8 @@ def test_a_place_in_anthropics_blocks(path: str, own: str) -> None:
         ("messages[4].content[2].input_audio.data", "input[5].content[1]"),
         ("messages", "input"),
         ("max_tokens", "max_output_tokens"),
-        ("response_format", "text.format"),
+        ("response_format.json_schema.schema.type", "text.format.schema.type"),
+        ("tool_choice", "tool_choice"),
         ("tools[0].function.parameters", "tools[0].parameters"),
     ],
 )
