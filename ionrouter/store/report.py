@@ -245,15 +245,20 @@ def activity(
     key_hash: str | None = None,
     user_id: str | None = None,
 ) -> list[Row]:
-    """Add up the UTC days from the first to before the last by day, model and endpoint; newest first."""
+    """Add up the UTC days from the first to before the last by day, model and endpoint; newest first.
+
+    What nobody served is left out, unless it did cost something: so the sums are those of keys and credits.
+    """
     row = generation.c
     day = _term("day", connection).label("day")
-    groups = (row.model, row.endpoint, row.provider)
+    model = _term(DIMENSIONS["model"].sql, connection).label("served_model")
+    # Texts, as clients require.
+    served = [func.coalesce(column, literal_column("''")) for column in (row.endpoint, row.provider)]
     query = (
-        select(day, *groups, func.count(), *(func.sum(row[name]) for name in _SUMS))
-        .where(row.endpoint.is_not(None), row.state != "started")
+        select(day, model, *served, func.count(), *(func.sum(row[name]) for name in _SUMS))
+        .where(or_(row.endpoint.is_not(None), row.cost > 0), row.state != "started")
         .where(row.started_at >= days[0] * DAY_S, row.started_at < days[1] * DAY_S)
-        .group_by(literal_column("day"), *groups)
+        .group_by(day, model, *served)
     )
     if key_hash is not None:
         query = query.where(row.key_hash == key_hash)

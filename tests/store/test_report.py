@@ -404,6 +404,26 @@ def test_activity_adds_up_whole_days_by_endpoint(filled: Filled) -> None:
     assert activity(connection, (today - 30, today), user_id="nobody") == []
 
 
+def test_activity_has_all_that_was_spent(filled: Filled) -> None:
+    today = day_of(START)
+    nobody = {"model": None, "endpoint": None, "provider": None}
+    at = (today - 1) * DAY_S
+    connection = filled(
+        [
+            _row("served", started_at=at, cost=0.5),
+            _row("emptied", started_at=at, state="failed", status=502, cost=0.25, **nobody),
+            _row("killed", started_at=at, state="aborted", cost=0.125, **nobody),
+            _row("refused", started_at=at, state="failed", status=402, **nobody),
+        ]
+    )
+    found = activity(connection, (today - 1, today))
+    assert sum(row["usage"] for row in found) == 0.875
+    assert [(r["model"], r["endpoint_id"], r["provider_name"], r["requests"], r["usage"]) for r in found] == [
+        ("m", "", "", 2, 0.375),
+        ("m", "p/m", "P", 1, 0.5),
+    ]
+
+
 def test_a_stretch_of_time_is_a_range_of_an_index(filled: Filled) -> None:
     connection = filled([_row(f"r{i}", started_at=START + i) for i in range(2000)])
     is_sqlite = connection.dialect.name == "sqlite"
