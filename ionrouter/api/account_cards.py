@@ -16,10 +16,7 @@ from ionrouter.schema.accounts import (
 from ionrouter.store.generation import Generation
 from ionrouter.store.keys import ApiKey
 from ionrouter.store.periods import iso, resets_at
-from ionrouter.store.spending import SpendingBook
-
-DIGITS = 12  # of a dollar; as `usage.cost` of an answer
-
+from ionrouter.store.spending import DIGITS, SpendingBook
 
 # Ours -> the names of the generation record.
 API_TYPES: Mapping[str, Literal["embeddings", "rerank"]] = {"embeddings": "embeddings", "rerank": "rerank"}

@@ -20,7 +20,7 @@ from ionrouter.store.database import Database, Link, StoreFault
 from ionrouter.store.generation import SELECT_RUNNING, Generation, from_row, hold_more, insert_new
 from ionrouter.store.keys import ApiKey
 from ionrouter.store.periods import days_of
-from ionrouter.store.spending import ROUNDING, over_limit
+from ionrouter.store.spending import has_room, over_limit
 
 _log = structlog.get_logger(__name__)
 
@@ -134,7 +134,7 @@ def _require_room(link: Link, key: ApiKey, amount: float, now: float) -> None:
         key = replace(key, limit=limit, limit_reset=reset)  # as it is now, whoever changed it
     period = days_of(key.limit_reset, now)
     ((spent, held),) = link.rows(SUMS, (key.hash, period.start, period.stop, key.hash))
-    if key.limit is not None and spent + held + amount > key.limit + ROUNDING:
+    if key.limit is not None and not has_room(key.limit, amount, spent, held):
         raise over_limit(key, amount, spent, held)
 
 

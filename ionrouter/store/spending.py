@@ -24,7 +24,8 @@ _LOAD = """
 """
 _LATEST = "SELECT max(day) FROM key_usage"
 AHEAD_S = 60.0  # what is later than now by more was noted while a clock was ahead
-ROUNDING = 1e-12  # USD; sums of floats may miss a limit by less
+DIGITS = 12  # of a dollar, as callers are told it
+ROUNDING = 1e-9  # of a limit; the sum of ten million floats may miss it by less
 
 
 @dataclass(slots=True)
@@ -110,7 +111,7 @@ class SpendingBook:
         spending = self.of(key.hash)
         if key.limit is not None and amount > 0:
             spent, held = spending.since(key.limit_reset, now), sum(spending.reserved.values())
-            if spent + held + amount > key.limit + ROUNDING:
+            if not has_room(key.limit, amount, spent, held):
                 raise over_limit(key, amount, spent, held)
 
     def settle(self, key: str | None, request_id: str, cost: float, started_at: float) -> None:
@@ -136,10 +137,15 @@ class SpendingBook:
         return {key: dict(spending.days) for key, spending in self._keys.items()}
 
 
+def has_room(limit: float, amount: float, spent: float, held: float) -> bool:
+    """Ask whether so many USD more fit under a limit, or just fill it, but for the noise of sums."""
+    return spent + held + amount <= limit * (1 + ROUNDING)
+
+
 def over_limit(key: ApiKey, amount: float, spent: float, held: float) -> RequestError:
     """Say the limit, what is left of it, and what would help."""
     assert key.limit is not None
-    left = max(0.0, key.limit - spent - held)
+    left = max(0.0, round(key.limit - spent - held, DIGITS))
     period = f" {key.limit_reset}" if key.limit_reset else ""
     running = f", with {usd(held)} held for running requests" if held else ""
     return RequestError(
@@ -151,8 +157,8 @@ def over_limit(key: ApiKey, amount: float, spent: float, held: float) -> Request
             "limit": key.limit,
             "limit_remaining": left,
             "limit_reset": key.limit_reset,
-            "reserved": held,
-            "required": amount,
+            "reserved": round(held, DIGITS),
+            "required": round(amount, DIGITS),
         },
     )
 

@@ -64,6 +64,28 @@ def test_what_was_spent_while_a_clock_was_ahead_is_of_its_own_period() -> None:
     assert book.remaining(KEY, monday) == 0.25  # a limit for ever counts it all
 
 
+def test_a_limit_is_filled_to_its_end_by_many_requests() -> None:
+    """10,000 times 0.01 add up to 100.00000000001425 in floats."""
+    book, key = SpendingBook(), replace(KEY, limit=100.0)
+    for i in range(9_999):
+        book.settle("k", f"r{i}", 0.01, 0.0)
+    book.reserve(key, "last", 0.01, 0.0)
+    book.settle("k", "last", 0.01, 0.0)
+    with pytest.raises(RequestError) as refused:
+        book.reserve(key, "beyond", 0.01, 0.0)
+    assert (refused.value.metadata or {})["limit_remaining"] == 0
+
+
+def test_amounts_of_a_refusal_have_no_noise() -> None:
+    book = SpendingBook()
+    book.settle("k", "old", 0.1 + 0.2, 0.0)
+    book.reserve(KEY, "running", 0.1 + 0.2, 0.0)
+    with pytest.raises(RequestError) as refused:
+        book.reserve(KEY, "new", 0.7 + 0.1, 0.0)
+    told = refused.value.metadata or {}
+    assert (told["limit_remaining"], told["reserved"], told["required"]) == (0.4, 0.3, 0.8)
+
+
 def test_a_limit_counts_its_own_period_only() -> None:
     book, monday = SpendingBook(), at("2026-11-30T08:00:00Z")
     for days_ago, cost in ((0, 0.25), (1, 0.5), (40, 4.0)):
