@@ -11,15 +11,19 @@ from ionrouter.balancing.fields import CONTENT, FORBIDDEN, copied
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.request import InferenceRequest
 
-# How much is answered and at which tier: limits and prices look for these in the request alone. Also under
-# the names that they have elsewhere (llama.cpp and Ollama, TGI, Gemini, Cohere, Hugging Face).
-_COUNTED = frozenset(
+# How much is answered, also under the names that it has elsewhere (llama.cpp and Ollama, TGI, Gemini, Cohere,
+# Hugging Face), in lower case.
+LENGTHS = frozenset(
     {
         "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "maxoutputtokens",
-        "n_predict", "num_predict", "n", "best_of", "num_generations", "num_return_sequences",
-        "candidate_count", "candidatecount", "generation_config", "generationconfig", "service_tier",
+        "n_predict", "num_predict",
     }
 )  # fmt: skip
+COUNTS = frozenset(
+    {"n", "best_of", "num_generations", "num_return_sequences", "candidate_count", "candidatecount"}
+)
+# Limits and prices look for these, and for the tier, in the request alone.
+_COUNTED = LENGTHS | COUNTS | {"generation_config", "generationconfig", "service_tier"}
 _WITHHELD = FORBIDDEN | CONTENT | _COUNTED | {"model", "stream"}
 
 

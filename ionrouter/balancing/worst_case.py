@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ionrouter.balancing.cost import cost_of
+from ionrouter.balancing.options import COUNTS, LENGTHS
 from ionrouter.balancing.prompt_bound import most_prompt_tokens
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
@@ -12,6 +14,8 @@ from ionrouter.schema.usage import Usage
 
 # Completion tokens of a request without max_tokens at an endpoint that states no limit of any kind.
 UNBOUNDED_TOKENS = 16_384
+# Fields with others in them, at Gemini, Ollama and TGI.
+_GROUPS = frozenset({"generation_config", "generationconfig", "options", "parameters"})
 
 
 def worst_case(endpoints: Iterable[Endpoint], request: InferenceRequest, num_at_once: int = 1) -> float:
@@ -41,7 +45,7 @@ def _cost_of_split(endpoint: Endpoint, request: InferenceRequest, num_in: int, c
     num_out = cap * num_prompts
     if endpoint.context_length is not None:
         num_out = min(num_out, endpoint.context_length * num_prompts - num_in)
-    num_out *= _num_choices(request)
+    num_out *= _num_choices(endpoint, request)
     plain = cost_of(endpoint.price, Usage(num_in, num_out)).total
     written = Usage(num_in, num_out, cache_write_tokens=num_in)
     return max(plain, cost_of(endpoint.price, written).total)  # writing a cache may cost more than reading
@@ -51,14 +55,45 @@ def max_completion(endpoint: Endpoint, request: InferenceRequest) -> int:
     """Bound one choice's completion tokens: the caller's cap, the endpoint's, the context."""
     if request.kind in WHOLE_KINDS:
         return 0
-    limits = (request.max_tokens, endpoint.max_completion_tokens, endpoint.context_length)
-    return min((limit for limit in limits if limit is not None), default=UNBOUNDED_TOKENS)
+    limits = (_asked(endpoint, request), endpoint.max_completion_tokens, endpoint.context_length)
+    unbounded = UNBOUNDED_TOKENS + _thinking_tokens(request)
+    return min((limit for limit in limits if limit is not None), default=unbounded)
 
 
-def _num_choices(request: InferenceRequest) -> int:
+def _asked(endpoint: Endpoint, request: InferenceRequest) -> int | None:
+    """The caller's cap, or a higher one under another name that the endpoint gets; None: no bound."""
+    if request.max_tokens is None:
+        return None
+    others: list[Any] = [value for name, value in _sent_unread(endpoint, request) if name in LENGTHS]
+    if not all(isinstance(value, int) and value >= 0 for value in others):
+        return None  # -1 is no limit
+    return int(max([request.max_tokens, *others]))
+
+
+def _thinking_tokens(request: InferenceRequest) -> int:
+    """Thoughts that were asked for by their number, which come beside the answer."""
+    reasoning = request.body.get("reasoning")
+    budget = reasoning.get("max_tokens") if isinstance(reasoning, Mapping) else None
+    return budget if isinstance(budget, int) else 0
+
+
+def _num_choices(endpoint: Endpoint, request: InferenceRequest) -> int:
     """Ask how many answers are computed for each prompt: `n`, or more of them with `best_of`."""
     counts = [value for name in ("n", "best_of") if isinstance(value := request.body.get(name), int)]
-    return max([1, *counts])
+    others = [value for name, value in _sent_unread(endpoint, request) if name in COUNTS]
+    return max([1, *counts, *(value for value in others if isinstance(value, int))])
+
+
+def _sent_unread(endpoint: Endpoint, request: InferenceRequest) -> Iterator[tuple[str, Any]]:
+    """What goes to the endpoint though the router knows no such field: names in lower case, groups opened."""
+    for name, value in request.body.items():
+        if not endpoint.provider.forward_unknown and name not in endpoint.supported_parameters:
+            continue
+        lowered = name.lower()
+        if lowered in _GROUPS and isinstance(value, Mapping):
+            yield from ((str(inner).lower(), item) for inner, item in value.items())
+        elif name not in ("max_tokens", "max_completion_tokens"):  # one of them is sent, and that is read
+            yield lowered, value
 
 
 def _num_prompts(request: InferenceRequest) -> int:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ionrouter.balancing.prompt_bound import most_prompt_tokens
 from ionrouter.balancing.worst_case import UNBOUNDED_TOKENS, max_completion, worst_case
+from ionrouter.routing.table import Provider
 from tests.support.routes import endpoint, price, request
 
 
@@ -85,6 +86,38 @@ def test_no_prompt_within_the_bound_costs_more(
 def test_every_answer_that_is_computed_counts(body: dict[str, Any], factor: int) -> None:
     one = endpoint("a", price=price(0, 1_000_000))
     assert worst_case([one], request(body=body, max_tokens=1)) == factor
+
+
+@pytest.mark.parametrize(
+    ("body", "num_out"),
+    [
+        ({"n_predict": 900}, 900),
+        ({"num_predict": 900, "max_output_tokens": 700}, 900),
+        ({"max_tokens": 5, "n_predict": 3}, 5),
+        ({"n_predict": -1}, UNBOUNDED_TOKENS),  # llama.cpp's word for no limit
+        ({"max_new_tokens": "900"}, UNBOUNDED_TOKENS),  # who knows what it is taken for
+        ({"generationConfig": {"maxOutputTokens": 900, "candidateCount": 2}}, 1800),
+        ({"options": {"num_predict": 900}}, 900),
+        ({"num_return_sequences": 4}, 20),
+        ({"min_p": 0.1, "options": {"seed": 1}, "parameters": "x"}, 5),
+    ],
+)
+def test_lengths_and_counts_under_other_names_count_where_they_are_sent(
+    body: dict[str, Any], num_out: int
+) -> None:
+    prices = price(0, 1_000_000)
+    near = Provider(slug="near", name="Near", type="openai", forward_unknown=True)
+    asked = request(body=body, max_tokens=5)
+    assert worst_case([endpoint("a", provider=near, price=prices)], asked) == num_out
+    declaring = endpoint("b", price=prices, supported_parameters=frozenset(body))
+    assert worst_case([declaring], asked) == num_out
+    assert worst_case([endpoint("c", price=prices)], asked) == 5
+
+
+def test_thoughts_asked_for_by_their_number_come_beside_an_answer_without_a_limit() -> None:
+    asked = request(body={"reasoning": {"max_tokens": 60_000}})
+    assert max_completion(endpoint("a"), asked) == UNBOUNDED_TOKENS + 60_000
+    assert max_completion(endpoint("a", max_completion_tokens=64_000), asked) == 64_000
 
 
 def test_a_prompt_may_be_written_to_a_cache_and_cost_more() -> None:
