@@ -25,7 +25,7 @@ from ionrouter.store.database import StoreFault
 from ionrouter.store.keys import ApiKey, KeyStore
 from ionrouter.store.place import database_for
 from ionrouter.store.reader import unavailable
-from ionrouter.store.spending import SpendingBook
+from ionrouter.store.spending import NO_KEY, SpendingBook
 
 Result = TypeVar("Result")
 PAGE = 100
@@ -54,14 +54,16 @@ async def create_key(request: web.Request) -> web.Response:
 
 async def list_keys(request: web.Request) -> web.Response:
     """Newest first, 100 a page, without disabled ones unless asked for."""
-    edge, query = await _refreshed(request), request.query
+    edge, query = request.app[EDGE], request.query
     keys = [key for key in reversed(_keys(edge).list()) if key.kind == "inference"]
     if query.get("include_disabled", "").lower() not in ("true", "1"):
         keys = [key for key in keys if not key.is_disabled]
     if query.get("workspace_id", WORKSPACE) != WORKSPACE:
         keys = []
     offset = _offset(query.get("offset"))
-    return json_response({"data": [_card(edge, key) for key in keys[offset : offset + PAGE]]})
+    page = keys[offset : offset + PAGE]
+    await _refreshed(request, *(key.hash for key in page))
+    return json_response({"data": [_card(edge, key) for key in page]})
 
 
 async def get_key(request: web.Request) -> web.Response:
@@ -90,19 +92,20 @@ async def delete_key(request: web.Request) -> web.Response:
 async def own_key(request: web.Request) -> web.Response:
     """GET /key: label, limit and spending of the key that asks."""
     key = request.get(KEY)
-    edge = await _refreshed(request, _own(key))
+    edge = await _refreshed(request, key.hash if key else NO_KEY)
     return json_response({"data": current_key(key, _spending(edge), time.time()).model_dump()})
 
 
 async def credits(request: web.Request) -> web.Response:
     """What was bought and spent: of everybody for a management key, else of the caller's own key."""
-    key = request.get(KEY)
-    edge = await _refreshed(request, _own(key))
-    spending, total = _spending(edge), edge.settings.credits
-    used = spending.total()
+    key, edge = request.get(KEY), request.app[EDGE]
+    total = edge.settings.credits
     if key is not None and key.kind == "inference":
-        used = spending.of(key.hash).since(None, time.time())
+        await _refreshed(request, key.hash)
+        used = _spending(edge).of(key.hash).since(None, time.time())
         total = total if key.limit is None or key.limit_reset else key.limit
+    else:
+        used = await edge.accounts.ledger.spent() if edge.accounts else 0.0
     return json_response({"data": {"total_credits": total, "total_usage": round(used, 12)}})
 
 
@@ -125,16 +128,11 @@ def _keys(edge: Edge) -> KeyStore:
     return edge.keys
 
 
-def _own(key: ApiKey | None) -> str | None:
-    """Whose spending a caller asks for: its own key's, or everybody's."""
-    return key.hash if key is not None and key.kind == "inference" else None
-
-
-async def _refreshed(request: web.Request, key_hash: str | None = None) -> Edge:
-    """The edge, with its sums, of one key or of all, as other servers of the same store left them."""
+async def _refreshed(request: web.Request, *key_hashes: str) -> Edge:
+    """The edge, with the sums of these keys as other servers of the same store left them."""
     edge = request.app[EDGE]
     if edge.accounts is not None:
-        await edge.accounts.ledger.refresh(key_hash)
+        await edge.accounts.ledger.refresh(*key_hashes)
     return edge
 
 

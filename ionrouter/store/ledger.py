@@ -80,7 +80,8 @@ class Ledger:
     unbooked: Sequence[Generation] = ()  # what they had answered, and the database could not take yet
     clock: SureClock = field(default_factory=SureClock)
     sure_now: float | None = None  # by which things may be forgotten; a minute old at most, None: wait
-    _fresh_on: int = field(default_factory=lambda: day_of(time.time()))  # when others' sums were read last
+    _known_on: int = field(default_factory=lambda: day_of(time.time()))  # when all sums were read
+    _spent: float = 0.0  # USD, of everybody, as other servers left it when it was asked for last
     _running: dict[str, _Running] = field(default_factory=dict)
     _recent: OrderedDict[str, Generation] = field(default_factory=OrderedDict)
     _commits: dict[str, tuple[asyncio.Future[None], float]] = field(default_factory=dict)  # and how long
@@ -278,22 +279,29 @@ class Ledger:
                 "requests_lost", count=len(rows), booked=round(sum(row.reserved for row in rows), 12)
             )
 
-    async def refresh(self, key_hash: str | None = None) -> None:
-        """Learn what other servers booked since the last time; without news, what is known stays.
+    async def refresh(self, *key_hashes: str) -> None:
+        """Learn what other servers booked for these keys; without news, what is known stays.
 
-        Of one key, or of all. A cost is booked under the day on which its request began, which may be two
-        days ago.
+        A cost is booked under the day on which its request began, which may be two days ago.
         """
         if self.limits is not None:
-            today = day_of(time.time())
             # A clock that was ahead has seen nothing of the days between.
-            oldest = min(self._fresh_on, today) - MAX_REQUEST_DAYS
+            self._known_on = min(self._known_on, day_of(time.time()))
+            oldest = self._known_on - MAX_REQUEST_DAYS
             try:
-                self.spending.take_over(await self.limits.usage_since(oldest, key_hash))
-                if key_hash is None:
-                    self._fresh_on = today
+                self.spending.take_over(await self.limits.usage_since(oldest, key_hashes))
             except StoreFault as error:
                 _log.warning("spending_stale", error=str(error))
+
+    async def spent(self) -> float:
+        """USD that all keys have spent, on other servers too; without news, at least what is known here."""
+        if self.limits is not None:
+            try:
+                self._spent = await self.limits.spent()
+                return self._spent
+            except StoreFault as error:
+                _log.warning("spending_stale", error=str(error))
+        return max(self._spent, self.spending.total())
 
     async def keep_forgetting(self, keep_days: int) -> None:
         """Drop what is older, some thousands of rows at once; runs until cancelled."""

@@ -33,6 +33,7 @@ SUMS = """
         (SELECT coalesce(sum(reserved), 0) FROM generation WHERE key_hash = ? AND state = 'started')
 """
 NOW = "SELECT extract(epoch FROM now())"
+SPENT = "SELECT coalesce(sum(cost), 0) FROM key_usage"
 USAGE = "SELECT key_hash, day, cost, last_used_at FROM key_usage WHERE day >= ?"
 
 
@@ -64,11 +65,16 @@ class SharedLimits:
             _log.warning("reservation_failed", request=request_id, error=str(error))
             raise cannot_book() from error
 
-    async def usage_since(self, day: int, key_hash: str | None = None) -> Sequence[tuple[Any, ...]]:
-        """Rows of (key, day, USD, last use) from that day on, of all keys or of one; raises StoreFault."""
-        if key_hash is None:
-            return await self._run(lambda link: link.rows(USAGE, (day,)))
-        return await self._run(lambda link: link.rows(f"{USAGE} AND key_hash = ?", (day, key_hash)))
+    async def usage_since(self, day: int, key_hashes: Sequence[str]) -> Sequence[tuple[Any, ...]]:
+        """Rows of (key, day, USD, last use) from that day on, of these keys; raises StoreFault."""
+        marks = ", ".join("?" * len(key_hashes))
+        sql, values = f"{USAGE} AND key_hash IN ({marks})", (day, *key_hashes)
+        return await self._run(lambda link: link.rows(sql, values)) if key_hashes else ()
+
+    async def spent(self) -> float:
+        """USD of all keys, whoever booked it; raises StoreFault."""
+        ((total,),) = await self._run(lambda link: link.rows(SPENT))
+        return float(total)
 
     async def running_before(self, moment: float) -> Sequence[Generation]:
         """Requests that nobody ended and that began before; raises StoreFault."""

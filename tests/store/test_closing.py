@@ -54,7 +54,7 @@ Make = Callable[[Database], Any]
 async def test_questions_without_an_answer_are_left(hanging: Hanging, make: Make) -> None:
     part = make(cast(Database, hanging))
     part._threads._close_timeout_s = 0.01
-    asking = part.one("SELECT 1", ()) if make is Reader else part.usage_since(0)
+    asking = part.one("SELECT 1", ()) if make is Reader else part.spent()
     question = asyncio.create_task(asking)
     while not hanging.asked.is_set():  # noqa: ASYNC110
         await asyncio.sleep(0.001)

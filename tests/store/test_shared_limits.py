@@ -17,7 +17,7 @@ from ionrouter.store.keys import ApiKey, KeyStore
 from ionrouter.store.ledger import Ledger
 from ionrouter.store.periods import DAY_S, day_of
 from ionrouter.store.shared_limits import SharedLimits
-from ionrouter.store.spending import SpendingBook
+from ionrouter.store.spending import NO_KEY, SpendingBook
 from ionrouter.store.writer import Writer
 from tests.support.databases import PostgresPlace
 from tests.support.postgres import Postgres
@@ -72,7 +72,7 @@ async def test_the_end_gives_a_reservation_back_and_books_the_cost(
         await servers[1].reserve(key, running("b", key, 0.75), NOW)
     end(place.database, running("a", key), 0.25)
     await servers[1].reserve(key, running("b", key, 0.75), NOW)
-    assert await servers[0].usage_since(day_of(NOW)) == [(key.hash, day_of(NOW), 0.25, NOW)]
+    assert await servers[0].usage_since(day_of(NOW), [key.hash]) == [(key.hash, day_of(NOW), 0.25, NOW)]
     tomorrow = NOW + DAY_S
     with pytest.raises(RequestError):  # what was spent is of yesterday, what is held is not
         await servers[1].reserve(key, running("c", key, 0.5, tomorrow), tomorrow)
@@ -86,13 +86,13 @@ async def test_what_was_spent_while_a_clock_was_ahead_is_of_its_own_period(
     monkeypatch.setattr("ionrouter.store.ledger.time", SimpleNamespace(time=lambda: now))
     ledger = Ledger(SpendingBook.load(place.database.open()), limits=servers[0])
     end(place.database, running("ahead", key, at=now), 0.75)
-    await ledger.refresh()
+    await ledger.refresh(key.hash)
     now = NOW
     end(place.database, running("now", key), 0.25)
     await servers[1].reserve(key, running("a", key, 0.75), NOW)
     with pytest.raises(RequestError):
         await servers[1].reserve(key, running("b", key, 0.5, NOW + 400 * DAY_S), NOW + 400 * DAY_S)
-    await ledger.refresh()  # what others booked on days that this server's clock had passed over
+    await ledger.refresh(key.hash)  # what others booked on days that this server's clock had passed over
     assert ledger.spending.of(key.hash).since("daily", NOW) == 0.25
 
 
@@ -134,27 +134,35 @@ async def test_a_server_that_was_not_asked_for_days_knows_what_others_booked_mea
         end(place.database, running(f"g{age}", key, at=began), 0.25)
         if age == 4:
             now = began
-            await ledger.refresh()
+            await ledger.refresh(key.hash)
             end(place.database, running("lost", key, at=began - 2 * DAY_S), 0.5)
     now = NOW + 9 * DAY_S
-    await ledger.refresh()
+    await ledger.refresh(key.hash)
     assert ledger.spending.of(key.hash).since(None, now) == 10 * 0.25 + 0.5
-    assert ledger.spending.total() == 10 * 0.25 + 0.5
+    assert ledger.spending.total() == await ledger.spent() == 10 * 0.25 + 0.5
 
 
-async def test_who_asks_for_one_key_brings_no_others(
+async def test_who_asks_for_some_keys_brings_no_others(
     place: PostgresPlace, servers: list[SharedLimits]
 ) -> None:
-    one, other = a_key(place), KeyStore.open(place.database).create("o", "inference", 1.0)[1]
+    store = KeyStore.open(place.database)
+    keys = [store.create(name, "inference", 1.0)[1].hash for name in "abc"]
     ledger = Ledger(SpendingBook.load(place.database.open()), limits=servers[0])
     now = time.time()
-    for number, key in enumerate((one, other)):
-        end(place.database, running(f"g{number}", key, at=now), 0.25)
-    await ledger.refresh(one.hash)
-    assert [ledger.spending.of(key.hash).since(None, now) for key in (one, other)] == [0.25, 0.0]
-    assert await servers[0].usage_since(0, other.hash) == [(other.hash, day_of(now), 0.25, now)]
-    await ledger.refresh()
-    assert ledger.spending.total() == 0.5
+    for number, digest in enumerate((*keys, None)):
+        row = Generation(f"g{number}", "started", digest, "chat", "m", False, now)
+        end(place.database, row, 0.25)
+    await ledger.refresh(*keys[:2])
+    known = [ledger.spending.of(digest).since(None, now) for digest in (*keys, None)]
+    assert known == [0.25, 0.25, 0.0, 0.0]
+    assert await servers[0].usage_since(0, keys[1:2]) == [(keys[1], day_of(now), 0.25, now)]
+    assert await servers[0].usage_since(0, []) == ()
+    await ledger.refresh(NO_KEY)
+    assert ledger.spending.of(None).since(None, now) == 0.25
+    assert await ledger.spent() == 1.0
+    assert ledger.spending.total() == 0.75  # of what it was asked for
+    place.ask("ALTER TABLE key_usage RENAME TO away")
+    assert await ledger.spent() == 1.0  # as it was known last
 
 
 async def test_a_request_that_ended_first_holds_nothing(
