@@ -243,6 +243,8 @@ class Attempt:
         """Book a good answer, before its last event is handed out."""
         now, tally, errand = self._parts.clock(), self._tally, self._errand
         usage, is_estimated = tally.usage_or_estimate(errand.request.prompt_tokens)
+        if errand.request.kind == "rerank" and self._whole is not None:
+            usage = replace(usage, search_units=self._whole.search_units)
         streamed = errand.upstream.stream and tally.first_at is not None and tally.last_at is not None
         decode_s = tally.last_at - tally.first_at if streamed else None  # type: ignore[operator]
         if errand.role != "probe":  # one token tells nothing of others' speed and length
@@ -263,8 +265,9 @@ class Attempt:
         now, errand = self._parts.clock(), self._errand
         usage, is_estimated = spent or self._spent()
         cost = cost_of(errand.endpoint.price, usage) if usage else Cost()
-        if usage is not None and is_unpriced(errand.endpoint):
-            self._tell_unpriced()
+        if usage is not None and is_unpriced(errand.endpoint) and not self._health.has_told_price:
+            self._health.has_told_price = True
+            tell_unpriced(errand)
         if self.is_committed and usage is not None:
             self._trace.usage, self._trace.is_usage_estimated = usage, is_estimated
         if failure is not None:
@@ -307,11 +310,6 @@ class Attempt:
             self._health.breaker.release(self._permit)
         if failure.failure not in _NOBODYS:
             tell_failed(errand, failure)
-
-    def _tell_unpriced(self) -> None:
-        if not self._health.has_told_price:
-            self._health.has_told_price = True
-            tell_unpriced(self._errand)
 
     def _ttft_s(self) -> float | None:
         """Attempt start to the first usable event; not guessed for an upstream that did not stream."""

@@ -59,7 +59,8 @@ def score(outlook: Outlook, value_of_time: float, loss: float | None = None) -> 
 def cost_of(price: Price, usage: Usage) -> Cost:
     """Bill a usage, in USD. The prompt includes cached and cache-written tokens, the completion reasoning.
 
-    Where a provider reports more cached tokens than prompt tokens the rest counts 0, never less.
+    Where a provider reports more cached tokens than prompt tokens the rest counts 0, never less. A ranking
+    costs a request's price for each search unit.
     """
     cache_read = price.prompt if price.cache_read is None else price.cache_read
     cache_write = price.prompt if price.cache_write is None else price.cache_write
@@ -67,4 +68,5 @@ def cost_of(price: Price, usage: Usage) -> Cost:
     if plain < 0:
         plain = 0
     prompt = plain * price.prompt + usage.cached_tokens * cache_read + usage.cache_write_tokens * cache_write
-    return Cost(prompt=prompt + price.request, completion=usage.completion_tokens * price.completion)
+    request = price.request if usage.search_units is None else price.request * usage.search_units
+    return Cost(prompt=prompt + request, completion=usage.completion_tokens * price.completion)

@@ -21,6 +21,7 @@ TOOLS_TOKENS = 1024
 # Assumed: no text says how many they are. Images of 4 megapixels take fewer with most models.
 IMAGE_TOKENS = 4096
 MEDIA_TOKENS = 65_536  # a file, a recording, a video
+PIECE_TOKENS, UNIT_PIECES = 500, 100
 
 _IMAGES = frozenset({"image_url"})
 _MEDIA = frozenset({"input_audio", "video_url", "input_video", "file"})
@@ -38,6 +39,18 @@ def most_prompt_tokens(request: InferenceRequest) -> int:
     total += sum(PROMPT_TOKENS + _content(prompt) for prompt in prompts)
     total += _pairs(body)
     return total + (PROMPT_TOKENS if "messages" in body else 0)
+
+
+def most_search_units(request: InferenceRequest) -> int | None:
+    """Bound what rerankers bill by, of a ranking; None for all else.
+
+    As Cohere counts: a unit is a query with 100 documents; a longer document is several, each with the query.
+    """
+    if request.kind != "rerank":
+        return None
+    query = _bytes(request.body.get("query"))
+    pieces = (-(-(query + _bytes(item)) // PIECE_TOKENS) for item in _listed(request.body.get("documents")))
+    return -(-sum(max(number, 1) for number in pieces) // UNIT_PIECES)
 
 
 def text_tokens(text: str) -> int:

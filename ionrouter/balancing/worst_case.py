@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ionrouter.balancing.cost import cost_of
 from ionrouter.balancing.options import COUNTS, LENGTHS
-from ionrouter.balancing.prompt_bound import most_prompt_tokens
+from ionrouter.balancing.prompt_bound import most_prompt_tokens, most_search_units
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
 from ionrouter.schema.usage import Usage
@@ -46,9 +48,9 @@ def _cost_of_split(endpoint: Endpoint, request: InferenceRequest, num_in: int, c
     if endpoint.context_length is not None:
         num_out = min(num_out, endpoint.context_length * num_prompts - num_in)
     num_out *= _num_choices(endpoint, request)
-    plain = cost_of(endpoint.price, Usage(num_in, num_out)).total
-    written = Usage(num_in, num_out, cache_write_tokens=num_in)
-    return max(plain, cost_of(endpoint.price, written).total)  # writing a cache may cost more than reading
+    plain = Usage(num_in, num_out, search_units=most_search_units(request))
+    written = replace(plain, cache_write_tokens=num_in)  # which may cost more than reading
+    return max(cost_of(endpoint.price, usage).total for usage in (plain, written))
 
 
 def max_completion(endpoint: Endpoint, request: InferenceRequest) -> int:

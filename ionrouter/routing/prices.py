@@ -131,12 +131,21 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
     prompt, completion = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
     if not isinstance(prompt, int | float) or not isinstance(completion, int | float):
         return None
+    request = _dollars(entry.get("input_cost_per_query")) or 0.0
+    if not (prompt or completion or request) and any(map(_is_charged, entry.items())):
+        return None  # by something that is no token and no request: not free
     return Price(
         prompt=float(prompt),
         completion=float(completion),
+        request=request,
         cache_read=_dollars(entry.get("cache_read_input_token_cost")),
         cache_write=_dollars(entry.get("cache_creation_input_token_cost")),
     )
+
+
+def _is_charged(named: tuple[str, Any]) -> bool:
+    name, value = named
+    return "cost" in name and isinstance(value, int | float) and value > 0
 
 
 def _dollars(value: Any) -> float | None:

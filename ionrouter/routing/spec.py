@@ -80,7 +80,10 @@ class PricesSpec(Spec):
 
     prompt: Usd | None = Field(default=None, description="USD per million prompt tokens.")
     completion: Usd | None = Field(default=None, description="USD per million completion tokens.")
-    request: Usd = Field(default=0.0, description="USD per request.")
+    request: Usd = Field(
+        default=0.0,
+        description="USD per request; of a ranking per search unit, where the upstream says those.",
+    )
     cache_read: Usd | None = Field(default=None, description="USD per million cached prompt tokens.")
     cache_write: Usd | None = Field(
         default=None, description="USD per million prompt tokens written to the cache."

@@ -36,6 +36,7 @@ class Usage(Struct, frozen=True):
     reasoning_tokens: int = 0
     prompt_parts: PromptParts = NO_PROMPT_PARTS
     completion_parts: CompletionParts = NO_COMPLETION_PARTS
+    search_units: int | None = None  # of a ranking, where the upstream counts so: what it bills as requests
 
     @property
     def total_tokens(self) -> int:

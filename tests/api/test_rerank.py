@@ -36,6 +36,9 @@ models:
     endpoints:
       - {{ provider: up, model: r, prices: {{ prompt: 1, completion: 0 }} }}
       - {{ provider: other, model: r2, prices: {{ prompt: 1000, completion: 0 }} }}
+  acme/units:
+    output_modalities: [rerank]
+    endpoints: [ {{ provider: up, model: u, prices: {{ prompt: 0, completion: 0, request: 0.002 }} }} ]
   acme/chat: {{ endpoints: [ {{ provider: fake }} ] }}
   acme/fake-rerank: {{ output_modalities: [rerank], endpoints: [ {{ provider: fake }} ] }}
 """
@@ -86,6 +89,17 @@ def test_top_n_cuts_what_an_upstream_sends_too_many_of(serving: Any) -> None:
     assert status == 200
     assert up.requests[-1].json()["top_n"] == 2
     assert [row["index"] for row in body["results"]] == [0, 1]
+
+
+@pytest.mark.parametrize(("told", "cost"), [({"search_units": 10}, 0.02), ({}, 0.002)])
+def test_each_search_unit_costs_the_price_of_a_request(serving: Any, told: Any, cost: float) -> None:
+    server, up, _ = serving
+    rows = [{"index": index, "relevance_score": 0.5} for index in range(3)]
+    up.enqueue(json_response({"results": rows, "meta": {"billed_units": told}}))
+    status, body = rerank(server, model="acme/units")
+    assert (status, body["usage"]["cost"]) == (200, cost)
+    _, kept = server.get(f"/api/v1/generation?id={body['id']}")
+    assert kept["data"]["total_cost"] == cost
 
 
 def test_documents_are_left_out_on_request(serving: Any) -> None:

@@ -126,6 +126,24 @@ def test_a_prompt_may_be_written_to_a_cache_and_cost_more() -> None:
     assert worst_case([one], asked) == 1.25 * most_prompt_tokens(asked)
 
 
+@pytest.mark.parametrize(
+    ("query", "documents", "units"),
+    [
+        ("q", ["d"] * 100, 1),
+        ("q", ["d"] * 101, 2),
+        ("q", ["d" * 49_999], 1),
+        ("q", ["d" * 50_000], 2),  # a hundred and one pieces
+        ("q" * 501, ["d"] * 100, 2),
+        ("", [""], 1),
+    ],
+)
+def test_a_ranking_is_billed_by_units_of_a_hundred_documents(
+    query: str, documents: list[str], units: int
+) -> None:
+    asked = request(kind="rerank", body={"query": query, "documents": documents})
+    assert worst_case([endpoint("a", price=price(0, 0, request=0.5))], asked) == 0.5 * units
+
+
 def test_embeddings_have_no_completion() -> None:
     assert max_completion(endpoint("a"), request(kind="embeddings")) == 0
 

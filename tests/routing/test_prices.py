@@ -86,6 +86,19 @@ def test_the_list_may_name_a_model_with_its_provider_or_without() -> None:
     assert book.find("acme", "acme/large") is None
 
 
+def test_what_is_not_charged_by_the_token_is_not_free() -> None:
+    free = {"litellm_provider": "acme", "input_cost_per_token": 0.0, "output_cost_per_token": 0}
+    book = PriceBook(
+        {
+            "acme/free": free,
+            "acme/ranker": {**free, "input_cost_per_query": 0.002},
+            "acme/painter": {**free, "output_cost_per_image": 0.04},
+        }
+    )
+    prices = [known.price for name in ("free", "ranker", "painter") if (known := book.find("acme", name))]
+    assert prices == [Price(), Price(request=0.002), None]
+
+
 def test_a_damaged_list_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("{")
     with pytest.raises(ConfigError, match=r"price list .*list\.json is damaged"):
