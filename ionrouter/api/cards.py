@@ -88,14 +88,22 @@ def architecture(model: ModelRoute) -> Architecture:
 
 
 def pricing(price: Price) -> dict[str, Any]:
-    read, write = price.cache_read, price.cache_write
-    return Pricing(
-        prompt=price_string(price.prompt),
-        completion=price_string(price.completion),
-        request=price_string(price.request),
-        input_cache_read=None if read is None else price_string(read),
-        input_cache_write=None if write is None else price_string(write),
-    ).object()
+    overrides, above = [], price
+    while above.long is not None:
+        overrides.append({"min_prompt_tokens": above.long_above, **_token_prices(above.long)})
+        above = above.long
+    request = price_string(price.request)
+    return Pricing(**_token_prices(price), request=request, overrides=overrides or None).object()
+
+
+def _token_prices(price: Price) -> dict[str, Any]:
+    prices = {
+        "prompt": price.prompt,
+        "completion": price.completion,
+        "input_cache_read": price.cache_read,
+        "input_cache_write": price.cache_write,
+    }
+    return {name: price_string(usd) for name, usd in prices.items() if usd is not None}
 
 
 def model_endpoints(model: ModelRoute, endpoints: list[EndpointCard]) -> ModelEndpoints:

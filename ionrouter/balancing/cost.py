@@ -62,6 +62,8 @@ def cost_of(price: Price, usage: Usage) -> Cost:
     Where a provider reports more cached tokens than prompt tokens the rest counts 0, never less. A ranking
     costs a request's price for each search unit.
     """
+    if price.long is not None:
+        price = price.at(usage.prompt_tokens)
     cache_read = price.prompt if price.cache_read is None else price.cache_read
     cache_write = price.prompt if price.cache_write is None else price.cache_write
     plain = usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens

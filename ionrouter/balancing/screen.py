@@ -111,7 +111,7 @@ def _quantization(s: Subject) -> str | None:
 
 
 def _max_price(s: Subject) -> str | None:
-    price = s.endpoint.price
+    price = s.endpoint.price.at(s.request.prompt_tokens)
     is_asked_there = s.endpoint.provider.forward_provider  # another router, which keeps the limit itself
     if s.request.preferences.max_price and is_unpriced(s.endpoint) and not is_asked_there:
         return "nobody said what it costs, and provider.max_price is given"

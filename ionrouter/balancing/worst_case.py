@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ionrouter.balancing.cost import cost_of
 from ionrouter.balancing.options import COUNTS, LENGTHS
 from ionrouter.balancing.prompt_bound import most_prompt_tokens, most_search_units
-from ionrouter.routing.table import Endpoint
+from ionrouter.routing.table import Endpoint, Price
 from ionrouter.schema.request import WHOLE_KINDS, InferenceRequest
 from ionrouter.schema.usage import Usage
 
@@ -38,8 +38,16 @@ def _cost(endpoint: Endpoint, request: InferenceRequest, num_in: int) -> float:
     num_prompts, context = _num_prompts(request), endpoint.context_length
     most = num_in if context is None else min(num_in, context * num_prompts)
     cap = max_completion(endpoint, request)
-    splits = {most, 0 if context is None else min(most, (context - cap) * num_prompts)}
+    least = 0 if context is None else min(most, (context - cap) * num_prompts)
+    splits = {least, most, *(start for start in _starts(endpoint.price) if least < start < most)}
     return max(_cost_of_split(endpoint, request, split, cap) for split in splits)
+
+
+def _starts(price: Price) -> Iterator[int]:
+    """Prompt lengths from which on a request costs more."""
+    while price.long is not None:
+        yield price.long_above + 1
+        price = price.long
 
 
 def _cost_of_split(endpoint: Endpoint, request: InferenceRequest, num_in: int, cap: int) -> float:

@@ -176,12 +176,19 @@ def _per_million(price: Price) -> dict[str, Any]:
         "cache_read": price.cache_read,
         "cache_write": price.cache_write,
     }
-    return {
-        name: Decimal(repr(value)).scaleb(6).normalize()
-        for name, value in fields.items()
-        if value is not None
-    }
+    shown: dict[str, Any] = {name: _decimal(usd, 6) for name, usd in fields.items() if usd is not None}
+    if price.request:
+        shown["request"] = _decimal(price.request)
+    if price.long is not None:
+        long = {name: usd for name, usd in _per_million(price.long).items() if usd != shown.get(name)}
+        shown["long"] = {"above": Decimal(price.long_above), **long}
+    return shown
+
+
+def _decimal(usd: float, digits: int = 0) -> Decimal:
+    return Decimal(repr(usd)).scaleb(digits).normalize()
 
 
 def _flow(fields: Mapping[str, Any]) -> str:
-    return "{ " + ", ".join(f"{name}: {value:f}" for name, value in fields.items()) + " }"
+    parts = (f"{k}: {_flow(v) if isinstance(v, Mapping) else format(v, 'f')}" for k, v in fields.items())
+    return "{ " + ", ".join(parts) + " }"

@@ -12,6 +12,7 @@ from typing import get_args
 
 from ionrouter.routing.document import Catalog, is_local
 from ionrouter.routing.identity import identity_of, subject_of
+from ionrouter.routing.prices import with_long
 from ionrouter.routing.spec import EndpointSpec, Offer, PricesSpec, ProviderSpec
 from ionrouter.routing.spec_traffic import BreakerSpec, TimeoutsSpec
 from ionrouter.routing.table import (
@@ -183,13 +184,20 @@ def _per_token(written: PricesSpec, known: Price | None) -> Price:
     known = known or Price()
     prompt, completion = _optional(written.prompt), _optional(written.completion)
     cache_read, cache_write = _optional(written.cache_read), _optional(written.cache_write)
-    return Price(
+    price = Price(
         prompt=known.prompt if prompt is None else prompt,
         completion=known.completion if completion is None else completion,
         request=written.request or known.request,
         cache_read=known.cache_read if cache_read is None else cache_read,
         cache_write=known.cache_write if cache_write is None else cache_write,
+        long=known.long,
+        long_above=known.long_above,
     )
+    if written.long is None:
+        return price
+    names = ("prompt", "completion", "cache_read", "cache_write")
+    longer = {name: _optional(getattr(written.long, name)) for name in names}
+    return with_long(replace(price, long=None), [(written.long.above, longer)])
 
 
 def _optional(per_million: float | None) -> float | None:

@@ -7,8 +7,9 @@ import difflib
 import functools
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ SAMPLING_PARAMETERS = frozenset(
     }
 )
 
+_LONG = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
+_LONG_FIELDS = {
+    "prompt": "input_cost_per_token",
+    "completion": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+}
 
 # The list splits some providers, either with a hyphen (vertex_ai-llama_models) or like this.
 _PARTS = {
@@ -134,13 +142,38 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
     request = _dollars(entry.get("input_cost_per_query")) or 0.0
     if not (prompt or completion or request) and any(map(_is_charged, entry.items())):
         return None  # by something that is no token and no request: not free
-    return Price(
+    price = Price(
         prompt=float(prompt),
         completion=float(completion),
         request=request,
         cache_read=_dollars(entry.get("cache_read_input_token_cost")),
         cache_write=_dollars(entry.get("cache_creation_input_token_cost")),
     )
+    return with_long(price, _long_prices(entry))
+
+
+def _long_prices(entry: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, float | None]]]:
+    """What long prompts cost: `input_cost_per_token_above_200k_tokens` and the like, of any length."""
+    for name in entry:
+        if (found := _LONG.fullmatch(name)) is not None:
+            ending = name.removeprefix("input_cost_per_token")
+            prices = {
+                field: _dollars(entry.get(f"{listed}{ending}")) for field, listed in _LONG_FIELDS.items()
+            }
+            yield int(found[1]) * 1000, prices
+
+
+def with_long(price: Price, named: Iterable[tuple[int, Mapping[str, float | None]]]) -> Price:
+    """Add prices of prompts of more tokens than so many: USD per token by field, None as of shorter ones."""
+    steps: list[tuple[int, Price]] = []
+    longest = price
+    for above, fields in sorted(named, key=itemgetter(0)):
+        changes: dict[str, Any] = {name: usd for name, usd in fields.items() if usd is not None}
+        steps.append((above, longest))
+        longest = replace(longest, **changes)
+    for above, shorter in reversed(steps):
+        longest = replace(shorter, long=longest, long_above=above)
+    return longest
 
 
 def _is_charged(named: tuple[str, Any]) -> bool:

@@ -24,6 +24,7 @@ _PARTS = (
     ("`models.NAME.endpoints[].kv_tier`", "KvTierSpec", ()),
     ("`patterns.GLOB`: the same, less what only `ion` has", "PatternSpec", ("EndpointSpec", "model")),
     ("`prices`: USD per million tokens", "PricesSpec", ()),
+    ("`long`, of prices", "LongPricesSpec", ()),
     ("`timeouts`, here, at a provider and under `defaults`", "TimeoutsSpec", ()),
     ("`breaker`, here, at a provider and under `defaults`", "BreakerSpec", ()),
     ("`expected`: speed to assume until measured", "ExpectedSpec", ()),

@@ -75,6 +75,16 @@ class DefaultsSpec(Spec):
     breaker: BreakerSpec = Field(default=BreakerSpec(), description="When an endpoint gets no traffic.")
 
 
+class LongPricesSpec(Spec):
+    """What a request costs whose prompt is long, all of it; what is left out costs as in a short one."""
+
+    above: int = Field(ge=1, le=1_000_000_000, description="Prompt tokens that are not long yet.")
+    prompt: Usd | None = Field(default=None, description="USD per million prompt tokens.")
+    completion: Usd | None = Field(default=None, description="USD per million completion tokens.")
+    cache_read: Usd | None = Field(default=None, description="USD per million cached prompt tokens.")
+    cache_write: Usd | None = Field(default=None, description="USD per million tokens written to the cache.")
+
+
 class PricesSpec(Spec):
     """USD per million tokens, as price lists print them."""
 
@@ -88,6 +98,7 @@ class PricesSpec(Spec):
     cache_write: Usd | None = Field(
         default=None, description="USD per million prompt tokens written to the cache."
     )
+    long: LongPricesSpec | None = Field(default=None, description="What long prompts cost, see below.")
 
 
 class ExpectedSpec(Spec):

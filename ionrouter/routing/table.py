@@ -24,6 +24,15 @@ class Price:
     request: float = 0.0
     cache_read: float | None = None
     cache_write: float | None = None
+    long: Price | None = None  # of a request whose prompt has more than `long_above` tokens, all of it
+    long_above: int = 0
+
+    def at(self, prompt_tokens: int) -> Price:
+        """The price of a request with so long a prompt."""
+        price = self
+        while price.long is not None and prompt_tokens > price.long_above:
+            price = price.long
+        return price
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ionrouter.routing.prices import with_long
 from ionrouter.routing.table import KnownModel, Price
 from ionrouter.routing.values import per_token
 
@@ -18,6 +19,13 @@ MAX_MODELS = 20_000
 MAX_WORD, MAX_TEXT = 256, 16_384  # characters of a name, of a description
 MAX_WORDS = 256  # of a list of parameters or modalities
 MAX_COUNT = 2**53 - 1  # of tokens or seconds: what every reader of JSON takes for a whole number
+MAX_OVERRIDES = 16
+_OVERRIDDEN = {
+    "prompt": "prompt",
+    "completion": "completion",
+    "cache_read": "input_cache_read",
+    "cache_write": "input_cache_write",
+}
 _NAME = re.compile(r"[^\s*]{1,256}")  # and printable, as the names in the file are
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
@@ -103,17 +111,26 @@ def _price(pricing: Mapping[str, Any] | None) -> Price | None:
         return None
     if (prompt := _usd(pricing.get("prompt"))) is not None:
         completion = _usd(pricing.get("completion"))
-        return Price(
+        price = Price(
             prompt=prompt,
             completion=prompt if completion is None else completion,
             request=_usd(pricing.get("request")) or 0.0,
             cache_read=_usd(pricing.get("input_cache_read")),
             cache_write=_usd(pricing.get("input_cache_write")),
         )
+        return with_long(price, _overrides(pricing.get("overrides")))
     if (prompt := _usd(pricing.get("input"))) is not None:
         completion = _usd(pricing.get("output"))
         return Price(per_token(prompt), per_token(prompt if completion is None else completion))
     return None
+
+
+def _overrides(listed: Any) -> Iterator[tuple[int, Mapping[str, float | None]]]:
+    """Prices of long prompts; those of some hours of the day are not read."""
+    for entry in listed[:MAX_OVERRIDES] if isinstance(listed, list) else ():
+        above = _count(_get(entry, "min_prompt_tokens", int))
+        if above is not None and not any(name.startswith("utc_") for name in entry):
+            yield above, {field: _usd(entry.get(name)) for field, name in _OVERRIDDEN.items()}
 
 
 def _get(row: Any, key: str, kind: type[Any]) -> Any:

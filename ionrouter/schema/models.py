@@ -28,6 +28,7 @@ class Pricing(BaseModel):
     input_cache_read: str | None = None
     input_cache_write: str | None = None
     discount: float = 0
+    overrides: list[dict[str, Any]] | None = None  # what requests cost whose prompt is longer than so much
 
     def object(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True)

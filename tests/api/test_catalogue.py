@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ionrouter.api import catalogue
-from ionrouter.api.cards import STATUS_DISABLED
+from ionrouter.api.cards import STATUS_DISABLED, pricing
 from ionrouter.errors import FailureClass
-from ionrouter.routing.table import ModelRoute, RoutingTable
+from ionrouter.routing.table import ModelRoute, Price, RoutingTable
 from ionrouter.schema.events import AttemptRecord
 from ionrouter.schema.models import price_string
 from ionrouter.schema.usage import Usage
@@ -58,6 +58,20 @@ async def test_models_have_every_field_of_both_families_of_clients(tmp_path: Pat
     assert model["pricing"]["prompt"] == "0.000001"
     assert all(isinstance(v, str) for k, v in model["pricing"].items() if k != "discount")
     assert model["links"]["details"] == "/api/v1/models/acme/m/endpoints"
+
+
+def test_prices_of_long_prompts_are_told_as_overrides() -> None:
+    long = Price(3e-6, 5e-6, cache_read=1e-6)
+    told = pricing(Price(1e-6, 2e-6, long=long, long_above=200_000))
+    assert told["overrides"] == [
+        {
+            "min_prompt_tokens": 200_000,
+            "prompt": "0.000003",
+            "completion": "0.000005",
+            "input_cache_read": "0.000001",
+        }
+    ]
+    assert "overrides" not in pricing(long)
 
 
 async def test_endpoints_have_every_field_that_the_newest_clients_require(tmp_path: Path) -> None:

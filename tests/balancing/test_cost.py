@@ -127,3 +127,10 @@ M = 1e-6
 )
 def test_a_usage_is_billed_by_the_price(price: Price, usage: Usage, usd: float) -> None:
     assert cost_of(price, usage).total == pytest.approx(usd)
+
+
+def test_a_long_prompt_makes_the_whole_request_dearer() -> None:
+    price = Price(1.0, 2.0, request=0.5, long=Price(3.0, 5.0, request=0.5, cache_read=0.25), long_above=100)
+    at, above = Usage(100, 10, cached_tokens=40), Usage(101, 10, cached_tokens=40)
+    assert (cost_of(price, at).prompt, cost_of(price, at).completion) == (100.5, 20.0)
+    assert (cost_of(price, above).prompt, cost_of(price, above).completion) == (61 * 3 + 10 + 0.5, 50.0)

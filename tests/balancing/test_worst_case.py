@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,6 +143,16 @@ def test_a_ranking_is_billed_by_units_of_a_hundred_documents(
 ) -> None:
     asked = request(kind="rerank", body={"query": query, "documents": documents})
     assert worst_case([endpoint("a", price=price(0, 0, request=0.5))], asked) == 0.5 * units
+
+
+def test_a_prompt_that_may_be_long_reserves_for_it() -> None:
+    long = price(1_000_000, 8_000_000)
+    prices = replace(price(1_000_000, 2_000_000), long=long, long_above=1000)
+    asked = request(body={"prompt": "x" * 2000}, max_tokens=100, kind="completions")
+    # 1064 of 1100 tokens could be the prompt's, and with 1001 the answer is dear and still has 99.
+    assert worst_case([endpoint("a", price=prices, context_length=1100)], asked) == 1001 + 8 * 99
+    assert worst_case([endpoint("a", price=prices, context_length=1000)], asked) == 900 + 2 * 100
+    assert worst_case([endpoint("a", price=prices)], asked) == most_prompt_tokens(asked) + 8 * 100
 
 
 def test_embeddings_have_no_completion() -> None:

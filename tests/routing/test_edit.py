@@ -54,6 +54,22 @@ def inserted(before: str, after: str) -> str:
     return "".join(new[start : start + count])
 
 
+def test_prices_by_the_query_and_of_long_prompts_are_written_too(routes: Path) -> None:
+    entry = {
+        "litellm_provider": "acme",
+        "mode": "chat",
+        "input_cost_per_token": 1e-06,
+        "output_cost_per_token": 2e-06,
+        "input_cost_per_query": 0.002,
+        "input_cost_per_token_above_200k_tokens": 3e-06,
+    }
+    book = PriceBook({"acme/long": entry})
+    add_model(routes, "acme/long", "acme", prices=book)
+    line = "prices: { prompt: 1, completion: 2, request: 0.002, long: { above: 200000, prompt: 3 } } #"
+    assert line in routes.read_text()
+    assert load(routes, {"K": "x"}, prices=book)
+
+
 def test_a_new_model_is_filled_from_the_price_list_and_nothing_else_changes(routes: Path) -> None:
     added = add(routes, "acme/big", "acme")
     assert added.is_new_model

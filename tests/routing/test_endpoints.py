@@ -30,6 +30,13 @@ def test_prices_are_usd_per_token_and_exact_in_decimal() -> None:
     assert written.caches
 
 
+def test_long_prompts_may_have_prices_in_the_file() -> None:
+    long = "long: {above: 200000, prompt: 6, cache_read: 0.6}"
+    written = offer(f"model: x, prices: {{prompt: 3, completion: 15, request: 0.01, {long}}}").price
+    assert written.at(200_000) == written
+    assert written.at(200_001) == Price(6e-06, 15e-06, 0.01, 6e-07)
+
+
 def test_prices_nobody_wrote_come_from_litellms_list() -> None:
     listed = offer("model: big")
     assert listed.price == Price(2e-06, 4e-06, cache_read=5e-07)

@@ -99,6 +99,31 @@ def test_what_is_not_charged_by_the_token_is_not_free() -> None:
     assert prices == [Price(), Price(request=0.002), None]
 
 
+def test_long_prompts_have_prices_of_their_own() -> None:
+    entry = {
+        "litellm_provider": "acme",
+        "input_cost_per_token": 1.0,
+        "output_cost_per_token": 8.0,
+        "cache_read_input_token_cost": 0.5,
+        "input_cost_per_token_above_200k_tokens": 2.0,
+        "cache_read_input_token_cost_above_200k_tokens": 0.75,
+        "input_cost_per_token_above_200k_tokens_priority": 9.0,
+        "input_cost_per_token_above_32k_tokens": 1.5,
+        "output_cost_per_token_above_32k_tokens": 12.0,
+    }
+    known = PriceBook({"acme/long": entry}).find("acme", "long")
+    assert known is not None and known.price is not None
+    found = [known.price.at(length) for length in (32_000, 32_001, 200_001)]
+    assert [(p.prompt, p.completion, p.cache_read) for p in found] == [
+        (1.0, 8.0, 0.5),
+        (1.5, 12.0, 0.5),
+        (2.0, 12.0, 0.75),
+    ]
+    shipped = read_price_book().find("gemini", "gemini-2.5-pro")
+    assert shipped is not None and shipped.price is not None
+    assert shipped.price.at(200_001).prompt == 2 * shipped.price.at(200_000).prompt
+
+
 def test_a_damaged_list_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("{")
     with pytest.raises(ConfigError, match=r"price list .*list\.json is damaged"):

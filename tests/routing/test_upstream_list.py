@@ -48,6 +48,21 @@ def test_openrouters_answer_is_read_whole() -> None:
     assert big.declares_output and not auto.declares_output
 
 
+def test_prices_of_long_prompts_are_read_and_those_of_hours_are_not() -> None:
+    overrides = [
+        {"min_prompt_tokens": 200_000, "prompt": "0.3", "input_cache_read": "-1"},
+        {"min_prompt_tokens": 200_000, "utc_start": 100, "prompt": "9"},
+        {"min_prompt_tokens": "x", "prompt": "9"},
+        {"prompt": "9"},
+        7,
+    ]
+    pricing = {"prompt": "0.1", "completion": "0.2", "overrides": overrides}
+    (model,) = parse_models({"data": [{"id": "a/b", "pricing": pricing}]}).models
+    assert model.known.price == Price(0.1, 0.2, long=Price(0.3, 0.2), long_above=200_000)
+    odd = {"data": [{"id": "a/b", "pricing": {"prompt": "0.1", "overrides": 7}}]}
+    assert parse_models(odd).models[0].known.price == Price(0.1, 0.1)
+
+
 def test_openais_and_vllms_answers_are_read() -> None:
     answer = {
         "object": "list",
