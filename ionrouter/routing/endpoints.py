@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from ionrouter.routing.document import Catalog, is_local
 from ionrouter.routing.identity import identity_of, subject_of
 from ionrouter.routing.prices import with_long
-from ionrouter.routing.spec import EndpointSpec, Offer, PricesSpec, ProviderSpec
+from ionrouter.routing.spec import EndpointSpec, LongPricesSpec, Offer, PricesSpec, ProviderSpec
 from ionrouter.routing.spec_traffic import BreakerSpec, TimeoutsSpec
 from ionrouter.routing.table import (
     BreakerRules,
@@ -180,24 +180,29 @@ def price_of(draft: Draft) -> tuple[Price, PriceSource]:
     return _per_token(written or PricesSpec(), None), "unknown"
 
 
+_TOKEN_PRICES = ("prompt", "completion", "cache_read", "cache_write")
+
+
 def _per_token(written: PricesSpec, known: Price | None) -> Price:
-    known = known or Price()
-    prompt, completion = _optional(written.prompt), _optional(written.completion)
-    cache_read, cache_write = _optional(written.cache_read), _optional(written.cache_write)
-    price = Price(
-        prompt=known.prompt if prompt is None else prompt,
-        completion=known.completion if completion is None else completion,
-        request=written.request or known.request,
-        cache_read=known.cache_read if cache_read is None else cache_read,
-        cache_write=known.cache_write if cache_write is None else cache_write,
-        long=known.long,
-        long_above=known.long_above,
-    )
+    """What the file says, for prompts of any length unless it says more; the rest as `known`."""
+    price = _changed(known or Price(), _said(written))
+    if written.request:
+        price = replace(price, request=written.request)
     if written.long is None:
         return price
-    names = ("prompt", "completion", "cache_read", "cache_write")
-    longer = {name: _optional(getattr(written.long, name)) for name in names}
-    return with_long(replace(price, long=None), [(written.long.above, longer)])
+    return with_long(replace(price, long=None), [(written.long.above, _said(written.long))])
+
+
+def _said(prices: PricesSpec | LongPricesSpec) -> dict[str, float]:
+    """USD per token, of what is there."""
+    found = {name: _optional(getattr(prices, name)) for name in _TOKEN_PRICES}
+    return {name: usd for name, usd in found.items() if usd is not None}
+
+
+def _changed(price: Price, said: Mapping[str, float]) -> Price:
+    """The same changes to the price of prompts of every length."""
+    changes: dict[str, Any] = {**said, "long": None if price.long is None else _changed(price.long, said)}
+    return replace(price, **changes)
 
 
 def _optional(per_million: float | None) -> float | None:

@@ -29,6 +29,16 @@ BOOK = PriceBook(
             "max_output_tokens": 100,
             "supports_function_calling": True,
         },
+        "acme/roomy": {
+            "litellm_provider": "acme",
+            "mode": "chat",
+            "input_cost_per_token": 2e-06,
+            "input_cost_per_token_above_200k_tokens": 3e-06,
+            "output_cost_per_token": 4e-06,
+            "output_cost_per_token_above_200k_tokens": 8e-06,
+            "cache_read_input_token_cost": 5e-07,
+            "cache_read_input_token_cost_above_200k_tokens": 6e-07,
+        },
         "acme/old": {
             "litellm_provider": "acme",
             "mode": "chat",

@@ -37,6 +37,18 @@ def test_long_prompts_may_have_prices_in_the_file() -> None:
     assert written.at(200_001) == Price(6e-06, 15e-06, 0.01, 6e-07)
 
 
+def test_what_the_file_says_of_a_price_holds_for_long_prompts_unless_it_says_more() -> None:
+    listed = offer("model: roomy").price
+    assert (listed.at(200_000).prompt, listed.at(200_001).prompt) == (2e-06, 3e-06)
+    assert listed.at(200_001) == Price(3e-06, 8e-06, cache_read=6e-07)
+    half = offer("model: roomy, prices: {prompt: 7}").price
+    assert half.at(200_001) == Price(7e-06, 8e-06, cache_read=6e-07)
+    whole = offer("model: roomy, prices: {prompt: 7, completion: 9}").price
+    assert whole.at(1_000_000) == Price(7e-06, 9e-06)
+    own = offer("model: roomy, prices: {prompt: 7, completion: 9, long: {above: 5, prompt: 8}}").price
+    assert own.at(6) == Price(8e-06, 9e-06)
+
+
 def test_prices_nobody_wrote_come_from_litellms_list() -> None:
     listed = offer("model: big")
     assert listed.price == Price(2e-06, 4e-06, cache_read=5e-07)
