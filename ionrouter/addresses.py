@@ -38,6 +38,18 @@ def host_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | N
     return address
 
 
+def subscriber_of(address: str) -> str:
+    """Name what one subscriber has of the addresses that connections come from: by it callers are counted.
+
+    Of IPv6 that is a /64, out of which a host may take any: 2001:db8:0:1::/64 for 2001:db8:0:1::5. IPv6 that
+    leads to an IPv4 address (::ffff:192.0.2.1 on a server on ::) is that address; what is none is itself.
+    """
+    read = host_address(address)
+    if isinstance(read, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(read), 64), strict=False))
+    return address if read is None else str(read)
+
+
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether anybody may reach it: not loopback, private, link-local (cloud metadata) or multicast.
 

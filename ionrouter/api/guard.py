@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import hdrs, web
 
+from ionrouter.addresses import subscriber_of
 from ionrouter.errors import RequestError
 from ionrouter.store.keys import ApiKey, KeyStore
 
@@ -82,7 +83,7 @@ MAX_ADDRESSES = 10_000
 
 @dataclass(slots=True)
 class WrongKeys:
-    """Counts wrong keys per address in a leaking bucket: `per_minute` drain away each minute.
+    """Counts wrong keys per address (IPv6: per /64) in a leaking bucket: `per_minute` drain away each minute.
 
     It bounds what guessing and misconfigured clients cost; a right key from the same address still works,
     so that one bad program behind a shared address cannot lock the others out. 256 random bits need no more.
@@ -93,7 +94,7 @@ class WrongKeys:
 
     def add(self, address: str, now: float) -> float | None:
         """Count one; returns the seconds to wait if the address is over its limit, else None."""
-        rate = self.per_minute / 60.0
+        address, rate = subscriber_of(address), self.per_minute / 60.0
         level, at = self._levels.pop(address, (0.0, now))
         level = max(0.0, level - (now - at) * rate) + 1.0
         self._levels[address] = (min(level, self.per_minute + 1.0), now)
