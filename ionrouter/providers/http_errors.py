@@ -1,7 +1,7 @@
 """ErrorReader: an upstream's refusal or fault as an UpstreamError with the class that decides what is next.
 
-A known `code` beats `type` beats the HTTP status (docs/routing.md, "Failure classes"); words are
-read only where neither settles it. Knows nothing of sockets; one object a provider, one redactor.
+A known `code` beats `type` beats the HTTP status (docs/routing.md, "Failure classes"), but for redirects;
+words are read only where neither settles it. Knows nothing of sockets; one object a provider, one redactor.
 """
 
 from __future__ import annotations
@@ -117,7 +117,12 @@ class ErrorReader:
 
 
 def judge(error: ErrorBody, status: int | None) -> Verdict:
-    """Decide class and status: known code, numeric code, known type, words, HTTP status; 502 if nothing."""
+    """Decide class and status: known code, numeric code, known type, words, HTTP status; 502 if nothing.
+
+    Of a redirect the status alone: whoever says more in its body is not whom we meant to ask.
+    """
+    if status is not None and 300 <= status < 400:
+        return by_status(status)
     known = BY_CODE.get(_name(error.code)) or _by_number(error, status)
     known = known or BY_TYPE.get(_name(error.type))
     if known is None or known.is_vague:

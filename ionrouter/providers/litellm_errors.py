@@ -148,7 +148,9 @@ def describe(error: BaseException) -> dict[str, Any]:
     """Say in plain JSON what an exception is; runs in the worker, and judges and redacts nothing."""
     chain = list(_chain(error))
     root = next((e for e in chain if _ROOT_CAUSES & set(_names(e))), error)
-    status = next((s for e in chain if (s := _status(e)) is not None), None)
+    statuses = [s for e in chain if (s := _status(e)) is not None]
+    # litellm goes by the words of a redirect's body, too; what was answered is at the end of the chain.
+    status = next((s for s in statuses if _is_redirect(s)), statuses[0] if statuses else None)
     headers = next((h for e in chain if (h := _headers(e))), {})
     body = next((b for e in chain if isinstance(b := getattr(e, "body", None), dict)), None)
     text = _text(error) if body is None else json.dumps({"error": body.get("error", body)}).decode()
@@ -168,11 +170,12 @@ def read_litellm_error(told: Mapping[str, Any], errors: ErrorReader, now_wall: f
     """Make the UpstreamError of a described exception; status and body judge where the class does not."""
     row = next(TABLE[name] for name in (*told["classes"], "Exception") if name in TABLE)
     status = told.get("status")
-    is_telling = isinstance(status, int) and 300 <= status <= 599 and not row.is_final
+    is_final = row.is_final and not _is_redirect(status)
+    is_telling = isinstance(status, int) and 300 <= status <= 599 and not is_final
     headers = {str(name): str(value) for name, value in (told.get("headers") or {}).items()}
     body = str(told.get("text") or "").encode("utf-8", "replace")
     judged = errors.response(int(status or 0) if is_telling else row.status, headers, body, now_wall)
-    if not row.is_final:
+    if not is_final:
         return judged
     return replace(
         judged,
@@ -217,6 +220,10 @@ def _names(error: BaseException) -> list[str]:
 def _status(error: BaseException) -> int | None:
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) and not isinstance(status, bool) else None
+
+
+def _is_redirect(status: Any) -> bool:
+    return isinstance(status, int) and 300 <= status < 400
 
 
 def _headers(error: BaseException) -> dict[str, str]:

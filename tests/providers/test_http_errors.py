@@ -276,9 +276,20 @@ def test_raw_is_at_most_2_kb() -> None:
     assert len(error.message.encode()) <= 2048
 
 
-def test_a_redirect_is_a_fault_of_configuration() -> None:
-    error = read(302, b"", {"Location": "https://user:secret1@elsewhere.example/"})
-    assert error.failure is F.DOMAIN
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
+        {"error": {"message": "moved", "type": "overloaded_error"}},
+        {"error": {"message": "moved", "code": 429}},
+        {"error": {"message": "maximum context length is 5 tokens", "type": "invalid_request_error"}},
+    ],
+)
+def test_a_redirect_is_a_fault_of_configuration_whatever_else_it_says(body: Any) -> None:
+    told = {"Location": "https://user:secret1@elsewhere.example/"}
+    error = read(302, json.dumps(body).encode(), told)
+    assert (error.failure, error.status) == (F.DOMAIN, 302)
     assert "elsewhere.example" in error.message
     assert "secret1" not in error.message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from contextlib import aclosing
@@ -160,9 +161,11 @@ async def test_a_refused_connection_says_that_nothing_was_sent(litellm: LiteLLMP
 
 
 @pytest.mark.parametrize("name", [*PROVIDERS, "openai"])
-async def test_a_redirect_is_not_followed(litellm: LiteLLMProvider, name: str) -> None:
+@pytest.mark.parametrize("words", ["", "maximum context length is 5 tokens", "content_policy_violation"])
+async def test_a_redirect_is_not_followed(litellm: LiteLLMProvider, name: str, words: str) -> None:
     with Upstream() as elsewhere, Upstream() as up:
-        up.default = response(307, "", {"Location": f"{elsewhere.base_url}/chat/completions"})
+        body = json.dumps({"error": {"message": words, "code": "rate_limit_exceeded"}}) if words else ""
+        up.default = response(307, body, {"Location": f"{elsewhere.base_url}/chat/completions"})
         answer = await collect(litellm, hosted(up, name, stream=False))
         assert elsewhere.requests == []
     assert answer.error is not None
