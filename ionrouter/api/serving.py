@@ -19,6 +19,7 @@ from ionrouter.api.route_metadata import NAME, RouteMetadata, metadata_for
 from ionrouter.api.run import Run
 from ionrouter.api.sse import ClientGone, SseResponse
 from ionrouter.api.state import EDGE, METADATA, ROUTED, Edge
+from ionrouter.balancing.options import unknown_options
 from ionrouter.errors import IonrouterError
 from ionrouter.schema import json
 from ionrouter.schema.assemble import as_chunk
@@ -166,6 +167,7 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     edge = request.app[EDGE]
     ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
+    ask.ignored += unknown_options(ask.wanted, edge.router.table)
     try:
         stream = _Stream(request, edge, ask, surface) if ask.wanted.stream else None
         tell = ask.note_plan if ask.wanted.overrides.explain else None

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ionrouter.balancing.plain_messages import make_plain
 from ionrouter.balancing.reasoning import thought_fields
 from ionrouter.routing.table import Endpoint
-from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
+from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS, is_instruction
 from ionrouter.schema.request import InferenceRequest
 
 # The request itself, for every kind.
@@ -35,18 +35,7 @@ CONTENT = frozenset(
     }
 )
 _LENGTH = ("max_completion_tokens", "max_tokens")  # the first wins where a client sends both
-# Never from a client to an upstream, whatever the endpoint says it forwards.
-FORBIDDEN = frozenset(
-    {
-        "api_base", "base_url", "api_key", "api_version", "api_type", "custom_llm_provider", "model_list",
-        "fallbacks", "extra_headers", "headers", "extra_body", "extra_query", "timeout", "num_retries",
-        "max_retries", "mock_response", "drop_params", "organization",
-    }
-)  # fmt: skip
-
 _MARK = "cache_control"  # read here for how long a session stays, and by who caches
-
-_WITHHELD = GATEWAY_FIELDS | FORBIDDEN  # and whatever begins with litellm_
 
 # vLLM's older names for structured outputs.
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
@@ -159,7 +148,7 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
     dropped: list[str] = []
     is_shared = endpoint.provider.type == "openai"
     for name, value in request.body.items():
-        if name in _WITHHELD or name.startswith("litellm_"):
+        if name in GATEWAY_FIELDS:
             continue
         if name in _LENGTH:
             body.update(_length(request.body, endpoint))
@@ -189,7 +178,8 @@ def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:
         return True
     if name in MODEL_PARAMETERS or name in request.parameters or name in _CONTRACT:
         return may_support(endpoint, name)
-    return endpoint.provider.forward_unknown or name in endpoint.supported_parameters
+    is_taken = endpoint.provider.forward_unknown or name in endpoint.supported_parameters
+    return is_taken and not is_instruction(name)
 
 
 def _length(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from ionrouter.balancing.fields import CONTENT, FORBIDDEN, copied
-from ionrouter.routing.table import Endpoint
+from ionrouter.balancing.fields import CONTENT, copied
+from ionrouter.routing.table import Endpoint, RoutingTable
+from ionrouter.routing.tags import is_named, means_nobody
+from ionrouter.schema.fields import is_instruction
 from ionrouter.schema.request import InferenceRequest
 
 # How much is answered, also under the names that it has elsewhere (llama.cpp and Ollama, TGI, Gemini, Cohere,
@@ -24,7 +26,7 @@ COUNTS = frozenset(
 )
 # Limits and prices look for these, and for the tier, in the request alone.
 _COUNTED = LENGTHS | COUNTS | {"generation_config", "generationconfig", "service_tier"}
-_WITHHELD = FORBIDDEN | CONTENT | _COUNTED | {"model", "stream"}
+_WITHHELD = CONTENT | _COUNTED | {"model", "stream", "stream_options"}
 
 
 class Options(Struct, frozen=True):
@@ -38,19 +40,33 @@ _NONE = Options()
 
 
 def options_for(request: InferenceRequest, endpoint: Endpoint) -> Options:
-    """Collect the options for this endpoint's provider, less what no caller may set there."""
+    """Collect the options for this endpoint's provider, less what no caller may set there.
+
+    The engine inside has none beside the fields of a request.
+    """
     if not request.preferences.options:
         return _NONE
-    slugs = (endpoint.provider.slug.lower(), endpoint.tag.lower())
+    has_none = endpoint.provider.type == "ion"
     given: dict[str, Any] = {}
     dropped: list[str] = []
     for provider, options in request.preferences.options.items():
-        if provider.lower() not in slugs:
+        if not is_named(provider, endpoint):
             continue
         for name, value in options.items():
             lowered = name.lower()
-            if lowered in _WITHHELD or lowered.startswith("litellm_"):
+            if has_none or lowered in _WITHHELD or is_instruction(lowered):
                 dropped.append(f"provider.options.{provider}.{name}")
             else:
                 given[name] = copied(value)
     return Options(given, tuple(sorted(dropped)))
+
+
+def unknown_options(request: InferenceRequest, table: RoutingTable) -> tuple[str, ...]:
+    """Name the options that are for nobody; those for others than who serves are for somebody.
+
+    Another router among the providers gets the whole `provider` object, and may know whom they are for.
+    """
+    names = request.preferences.options
+    if not names or any(provider.forward_provider for provider in table.providers.values()):
+        return ()
+    return tuple(f"provider.options.{name}" for name in sorted(names) if means_nobody(name, table))

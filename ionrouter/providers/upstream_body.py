@@ -13,34 +13,18 @@ from yarl import URL
 
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.rerank_body import sent_documents
+from ionrouter.schema.fields import is_instruction
 from ionrouter.schema.request import WHOLE_KINDS
 
-# Names litellm or an SDK would read as an instruction. Matched in lower case, at the top level of a body.
-_PROTECTED = frozenset(
-    (
-        *("model", "messages", "prompt", "input", "query", "documents", "stream", "stream_options"),
-        *("api_key", "api_base", "base_url", "url", "api_version", "api_type", "organization", "proxy"),
-        *("headers", "extra_headers", "default_headers", "extra_query", "extra_body", "ssl_verify", "client"),
-        *("custom_llm_provider", "model_list", "fallbacks", "context_window_fallback_dict", "deployment_id"),
-        *("num_retries", "max_retries", "timeout", "request_timeout", "mock_response", "mock_tool_calls"),
-        *("callbacks", "success_callback", "failure_callback", "caching", "cache", "logger_fn", "model_info"),
-        *(
-            "acompletion",
-            "shared_session",
-            "preset_cache_key",
-            "input_cost_per_token",
-            "output_cost_per_token",
-        ),
-    )
-)
-_PROTECTED_PREFIXES = ("litellm_", "aws_", "vertex_", "azure_")
+# What the request itself says, or what is said here of each.
+_OWN = frozenset(("model", "messages", "prompt", "input", "query", "documents", "stream", "stream_options"))
 _LENGTH_FIELDS = ("max_completion_tokens", "max_tokens")  # the first wins when a caller gives both
 
 
 def is_protected(name: str) -> bool:
     """Whether a field may never come from a caller: it chooses the model, the address or the credentials."""
     lowered = name.lower()
-    return lowered in _PROTECTED or lowered.startswith(_PROTECTED_PREFIXES)
+    return lowered in _OWN or is_instruction(lowered)
 
 
 def without_protected(options: Mapping[str, Any]) -> dict[str, Any]:

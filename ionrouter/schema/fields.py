@@ -1,4 +1,4 @@
-"""Which names in a request body mean what to the gateway. Tables only."""
+"""Which names in a request body mean what to the gateway. Tables, and a question to one."""
 
 from __future__ import annotations
 
@@ -24,6 +24,27 @@ GATEWAY_FIELDS = frozenset(
 
 # A key of a chat request's `reasoning`: the wish in Claude's own words, for Claude alone.
 AS_CLAUDE = "thinking"
+
+# What a client library, or another router, reads as an instruction: where to go, as whom, what else to do.
+# Never from a caller to an upstream, by whatever way and whatever is configured.
+_INSTRUCTIONS = frozenset(
+    {
+        "api_key", "api_base", "base_url", "url", "api_version", "api_type", "organization", "proxy",
+        "headers", "extra_headers", "default_headers", "extra_query", "extra_body", "ssl_verify", "client",
+        "custom_llm_provider", "model_list", "fallbacks", "context_window_fallback_dict", "deployment_id",
+        "num_retries", "max_retries", "timeout", "request_timeout", "mock_response", "mock_tool_calls",
+        "callbacks", "success_callback", "failure_callback", "caching", "cache", "logger_fn", "model_info",
+        "acompletion", "shared_session", "preset_cache_key", "input_cost_per_token", "output_cost_per_token",
+        "drop_params",
+    }
+)  # fmt: skip
+_INSTRUCTION_PREFIXES = ("litellm_", "aws_", "vertex_", "azure_")
+
+
+def is_instruction(name: str) -> bool:
+    """Ask whether a field, its name in lower case, may never come from a caller."""
+    return name in _INSTRUCTIONS or name.startswith(_INSTRUCTION_PREFIXES)
+
 
 QUANTIZATIONS = (
     "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown",

@@ -165,6 +165,13 @@ async def test_nothing_a_caller_adds_counts_as_a_model_parameter(
     assert request.parameters == frozenset()
 
 
+async def test_options_for_nobody_are_told_and_those_for_another_provider_are_not(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        options = {"Fake": {"top_k": 1}, "far": {"top_k": 1}, "togehter": {"top_k": 1}}
+        _, headers, _ = await server.chat(provider={"options": options})
+    assert headers["X-Ionrouter-Dropped"] == "provider.options.togehter"
+
+
 async def test_a_name_given_twice_in_json_is_read_once(tmp_path: Path) -> None:
     """G128: the object that is checked is the object that is used."""
     async with edge_server(tmp_path) as server:

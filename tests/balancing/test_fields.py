@@ -104,14 +104,32 @@ def test_the_engine_inside_gets_its_own_extras_and_what_it_must_refuse_and_no_un
 @pytest.mark.parametrize(
     "name",
     [
-        "model", "models", "stream", "stream_options", "provider", "plugins", "session_id", "ionrouter",
-        "route", "api_base", "base_url", "api_key", "custom_llm_provider", "model_list", "fallbacks",
-        "extra_headers", "extra_body", "litellm_metadata",
+        "model",
+        "models",
+        "stream",
+        "stream_options",
+        "provider",
+        "plugins",
+        "session_id",
+        "ionrouter",
+        "route",
     ],
-)  # fmt: skip
-def test_gateway_and_client_library_names_never_reach_an_upstream(name: str) -> None:
+)
+def test_what_is_read_here_never_reaches_an_upstream(name: str) -> None:
     fitted = fit(asked(**{name: "x"}), declaring(name, forward_unknown=True))
     assert name not in fitted.body and name not in fitted.dropped
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "api_base", "base_url", "api_key", "custom_llm_provider", "model_list", "fallbacks", "extra_headers",
+        "extra_body", "litellm_metadata", "mock_tool_calls", "aws_access_key_id", "callbacks", "drop_params",
+    ],
+)  # fmt: skip
+def test_what_client_libraries_read_as_an_instruction_never_reaches_one_and_that_is_told(name: str) -> None:
+    fitted = fit(asked(**{name: "x"}), declaring(name, forward_unknown=True))
+    assert name not in fitted.body and fitted.dropped == (name,)
 
 
 def test_another_router_gets_the_callers_provider_object() -> None:
