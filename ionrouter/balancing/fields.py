@@ -80,6 +80,19 @@ _CONTRACT: Mapping[str, Callable[[Any], bool]] = {
     "modalities": lambda value: bool(value) and value != ["text"],
     "audio": bool,
 }
+# Sampling parameter or unlisted field -> values that every server takes where it gets none.
+_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "top_a": (0,),
+    "logit_bias": ({},),
+    "stop": ([],),
+    "parallel_tool_calls": (True,),  # allows, and demands none
+    "verbosity": ("medium",),
+    "service_tier": ("auto", "default"),
+    "best_of": (1,),
+    "functions": ([],),
+}
 # Declaring any of these names declares the key.
 _SYNONYMS: Mapping[str, frozenset[str]] = {
     "response_format": frozenset({"response_format", "structured_outputs"}),
@@ -95,13 +108,14 @@ _SYNONYMS: Mapping[str, frozenset[str]] = {
 def asks_nothing(name: str, value: Any) -> bool:
     """Ask whether a parameter that an endpoint does not get would have changed nothing.
 
-    One answer (`n: 1`), plain text, no tools, empty lists and objects; thoughts are left out here.
+    One answer (`n: 1`), plain text, no tools, no penalty; thoughts are left out here. A temperature or top_p
+    of 1 is a wish, as are all values that turn off what some servers or models have on.
     """
     if name in _CONTRACT:
         return not _CONTRACT[name](value)
     if name == "reasoning" and isinstance(value, Mapping):
         return all(key == "exclude" or said is None for key, said in value.items())
-    return value in ([], {})
+    return value in _NOTHING.get(name, ())
 
 
 def contract_needs(request: InferenceRequest) -> frozenset[str]:

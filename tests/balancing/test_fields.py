@@ -50,6 +50,11 @@ def asked(**body: Any) -> InferenceRequest:
         ("tool_choice", "auto", "required"),
         ("stop", [], ["x"]),
         ("logit_bias", {}, {"5": 1}),
+        ("presence_penalty", 0, 0.1),
+        ("frequency_penalty", 0.0, -0.1),
+        ("top_a", 0, 0.2),
+        ("parallel_tool_calls", True, False),
+        ("verbosity", "medium", "low"),
         ("reasoning", {"exclude": True}, {"exclude": True, "effort": "low"}),
         ("reasoning", {}, {"enabled": False}),
     ],
@@ -61,6 +66,26 @@ def test_what_asks_for_nothing_is_nothing_to_lose(name: str, nothing: Any, somet
         assert lost_parameters(wanted, end) == undeclared_parameters(wanted, end) == lost
         told = fit(wanted, end)
         assert name not in told.body and told.dropped == lost
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("temperature", 1), ("top_p", 1), ("top_k", 0), ("min_p", 0), ("repetition_penalty", 1)),
+        ("web_search_options", {}),  # which turns the search on
+    ],
+)
+def test_what_turns_something_off_or_on_is_a_wish(name: str, value: Any) -> None:
+    end = endpoint("e", supported_parameters=frozenset({"seed"}))
+    wanted = request(body={"messages": MESSAGES, name: value}, parameters=frozenset({name}))
+    assert lost_parameters(wanted, end) == fit(wanted, end).dropped == (name,)
+
+
+def test_of_fields_that_nobody_lists_those_that_are_known_to_ask_nothing_are_not_told() -> None:
+    end = endpoint("e", supported_parameters=frozenset({"seed"}))
+    unlisted = {"service_tier": "auto", "best_of": 1, "guided_json": {}, "frobnicate": []}
+    wanted = request(body={"messages": MESSAGES, **unlisted})
+    assert fit(wanted, end).dropped == ("frobnicate", "guided_json")
 
 
 def declaring(*names: str, **provider: Any) -> Endpoint:
