@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from aiohttp import StreamReader, web
@@ -21,6 +21,7 @@ _log = structlog.get_logger(__name__)
 
 HEAD_TIMEOUT_S = 60.0  # from a connection's begin to its first request's head; aiohttp would wait for ever
 KEEPALIVE_S = 120.0  # idle between two requests
+UNSENT_BYTES = 32 * 1024  # from there on a client that reads slowly is waited for; the kernel has more
 
 
 class EnvelopeHandler(RequestHandler):
@@ -37,6 +38,7 @@ class EnvelopeHandler(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; who asks nothing, or never ends its head, must not hold one of the process's files."""
         super().connection_made(transport)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=UNSENT_BYTES)
         self._head_timer = self._loop.call_later(self._head_timeout_s, self._end_if_silent)
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -281,11 +281,11 @@ class _Stream:
         async for batch in batches:
             if self._crash is not None:
                 raise self._crash
-            if parts := [part for item in batch if (part := self._encode(item))]:
+            if data := b"".join(map(self._encode, batch)):
                 if self._beating is not None:
                     await self._quiet()
                 self._silence.set(None)
-                await self._sse.write(parts)
+                await self._sse.write((data,))
                 self._silence.set(self._heartbeat_every_s)
         await self._quiet()
         await self._sse.end()

@@ -20,7 +20,7 @@ COMMENT = b": OPENROUTER PROCESSING\n\n"
 DONE = b"data: [DONE]\n\n"
 # A client that takes nothing for this long holds an endpoint for nobody.
 WRITE_TIMEOUT_S = 60.0
-SMALL_WRITE = 32 * 1024  # bytes, under half of asyncio's high-water mark
+SMALL_WRITE = 16 * 1024  # bytes, half of what api.server lets a connection buffer
 
 
 class ClientGone(Exception):

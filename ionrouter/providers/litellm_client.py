@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from ionrouter.providers.connection import Answer
+from ionrouter.providers.answer import Answer
 from ionrouter.providers.http_faults import (
     ConnectTooLong,
     HttpFault,

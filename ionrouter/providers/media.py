@@ -19,7 +19,7 @@ from yarl import URL
 
 from ionrouter.addresses import is_public
 from ionrouter.errors import ConfigError, IonrouterError
-from ionrouter.providers.connection import Answer
+from ionrouter.providers.answer import Answer
 from ionrouter.providers.http_faults import AddressNotAllowed, HttpFault
 from ionrouter.providers.look_ups import LookUps
 from ionrouter.providers.outgoing import USER_AGENT, MayReach, Outgoing, reaching_only

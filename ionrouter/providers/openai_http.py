@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from ionrouter.errors import ConfigError, UpstreamError
+from ionrouter.providers.answer import Answer
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.chunk_reader import ChunkReader, sample
-from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.http_faults import HttpFault
 from ionrouter.providers.normalise import TOO_DEEP, as_chunks, complete

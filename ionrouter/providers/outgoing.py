@@ -18,8 +18,8 @@ from yarl import URL
 from ionrouter import __version__
 from ionrouter.addresses import address_of
 from ionrouter.errors import ConfigError
+from ionrouter.providers.answer import Answer
 from ionrouter.providers.base import Held
-from ionrouter.providers.connection import Answer
 from ionrouter.providers.http_faults import AddressNotAllowed
 from ionrouter.providers.look_ups import AddressInfo
 from ionrouter.providers.pool import Origin, Pool, Resolve, resolve

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import aiohappyeyeballs
 
+from ionrouter.providers.answer import Answer
 from ionrouter.providers.base import Held
-from ionrouter.providers.connection import Answer, Connection
+from ionrouter.providers.connection import Connection
 from ionrouter.providers.http_faults import (
     AddressNotAllowed,
     ConnectTooLong,
@@ -31,6 +32,7 @@ from ionrouter.providers.http_faults import (
 )
 from ionrouter.providers.look_ups import AddressInfo, LookUps
 
+READ_BYTES = 32 * 1024  # at once; who reads slowly holds as much, and uvloop's own would be four times that
 KEEPALIVE_S = 30.0  # shorter than what servers keep idle connections for
 STALE_S = 1.0  # a closing that crossed our request comes within a round trip; later, the request was read
 NUM_LOOKUPS = 16  # at once; a name server that is away holds each of them for long
@@ -68,6 +70,7 @@ class Pool:
         self._waiting: dict[object, asyncio.Future[None]] = {}  # in turn, for one of them or a connection
         self._free: dict[Origin, dict[Connection, None]] = {}  # oldest first
         self._all: set[Connection] = set()
+        self._room = memoryview(bytearray(READ_BYTES))
         self._tls: ssl.SSLContext | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -213,7 +216,8 @@ class Pool:
         kept = self._free.setdefault(origin, {})
         loop = asyncio.get_running_loop()
         plain, connection = await loop.create_connection(
-            lambda: Connection(partial(self._keep, kept), partial(self._forget, kept)), sock=connected
+            lambda: Connection(partial(self._keep, kept), partial(self._forget, kept), self._room),
+            sock=connected,
         )
         if origin.is_tls and connection.is_usable:
             name = origin.host.rstrip(".")  # no certificate says the root's dot

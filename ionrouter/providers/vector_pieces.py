@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 from typing import Any
 
 from ionrouter.pace import Pace
-from ionrouter.providers.connection import Answer
+from ionrouter.providers.answer import Answer
 from ionrouter.schema import json
 from ionrouter.schema.vectors import WrittenVector, written
 

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from ionrouter.providers.connection import Answer, Connection
+from ionrouter.providers.answer import PIECE_BYTES, Answer
+from ionrouter.providers.connection import Connection
 from ionrouter.providers.http_faults import Cut, Malformed
+from ionrouter.providers.pool import READ_BYTES
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -52,13 +54,17 @@ class Pouring:
 
     def __post_init__(self) -> None:
         self.wire = Wire()
-        self.connection = Connection(lambda _: None, lambda _: None)
+        self.read = memoryview(bytearray(READ_BYTES))
+        self.connection = Connection(lambda _: None, lambda _: None, self.read)
         self.connection.connection_made(cast(asyncio.Transport, self.wire))
         self.answer: Answer = self.connection.ask(b"", b"")
         self.come(HEAD)
 
     def come(self, data: bytes) -> None:
-        self.connection.data_received(data)
+        for at in range(0, len(data), READ_BYTES):
+            read = data[at : at + READ_BYTES]
+            self.connection.get_buffer(-1)[: len(read)] = read
+            self.connection.buffer_updated(len(read))
 
     def take(self, data: bytes) -> bool:
         self.taken.append(data)
@@ -111,6 +117,24 @@ async def test_who_wants_no_more_gets_no_more_until_it_asks_again() -> None:
     assert pouring.taken == [b"one", b"two", b"three", b"four"]
 
 
+@pytest.mark.parametrize("sizes", [[500_000], [1000] * 500])
+async def test_much_is_taken_piece_by_piece_and_no_more_is_read_meanwhile(sizes: list[int]) -> None:
+    sent = [bytes([ord("a") + number % 26]) * size for number, size in enumerate(sizes)]
+    pouring = Pouring(room=2)
+    task = await pouring.begin()
+    pouring.come(b"".join(map(chunk, sent)))
+    await task
+    assert 0 < sum(map(len, pouring.taken)) <= 4 * PIECE_BYTES and pouring.wire.is_paused
+    pouring.room = 1000
+    task = await pouring.begin()
+    assert b"".join(pouring.taken) == b"".join(sent) and not pouring.wire.is_paused
+    assert max(map(len, pouring.taken)) < PIECE_BYTES + READ_BYTES
+    pouring.come(chunk(b"z" * 500_000))  # who keeps up gets all of it where it is read
+    assert sum(map(len, pouring.taken)) == 1_000_000 and not pouring.wire.is_paused
+    pouring.come(END)
+    await task
+
+
 async def test_bytes_behind_a_cancellation_are_kept() -> None:
     pouring = Pouring()
     task = await pouring.begin()
@@ -156,5 +180,5 @@ async def test_nobody_pouring_bytes_wait_and_pause_the_connection() -> None:
     assert pouring.wire.is_paused
     task = await pouring.begin()
     assert not pouring.wire.is_paused
-    assert [len(piece) for piece in pouring.taken] == [200_000]
+    assert sum(map(len, pouring.taken)) == 200_000
     task.cancel()

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from ionrouter.errors import UpstreamError
-from ionrouter.providers.connection import Answer
+from ionrouter.providers.answer import Answer
 from ionrouter.providers.normalise import complete
 from ionrouter.providers.vector_pieces import VectorReader
 from ionrouter.schema import json

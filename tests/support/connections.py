@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ionrouter.providers.connection import Answer
+from ionrouter.providers.answer import Answer
 from ionrouter.providers.outgoing import Outgoing
 
 GUARD_S = 20.0
