@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,14 @@ class LiteLLMProvider:
         return self._relay.carry(request, way.url, headers, json.dumps(way.body(content)))
 
     async def _worked(
+        self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader
+    ) -> AsyncGenerator[ProviderBatch, None]:
+        place = nullcontext() if self._relay is None else self._relay.place(request)
+        async with place, aclosing(self._answered(request, content, errors)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _answered(
         self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader
     ) -> AsyncGenerator[ProviderBatch, None]:
         call = await self._call(request, content, errors)

@@ -24,14 +24,17 @@ from ionrouter.providers.litellm_proof import prove
 from ionrouter.providers.litellm_stream import CONNECT_S, raw_answer, stream_payloads
 from ionrouter.providers.outgoing import Outgoing
 
+MAX_CONNECTIONS = 1_000_000  # more than there are files
+
 
 def import_litellm() -> Any:
     """Import litellm quietly: no network, no telemetry, no logs, no retries, no redirects. Takes seconds."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import fetches a price list
     # Else it counts tokens of Llama and Cohere models with tokenizers from a hub: 24 s blocked when offline.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT", "16384")
-    os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT_PER_HOST", "16384")
+    # The front counts our connections to upstreams; whoever waits here looks to it like a slow upstream.
+    os.environ["AIOHTTP_CONNECTOR_LIMIT"] = str(MAX_CONNECTIONS)
+    os.environ["AIOHTTP_CONNECTOR_LIMIT_PER_HOST"] = str(MAX_CONNECTIONS)
     import litellm
 
     litellm.disable_hf_tokenizer_download = True
@@ -94,7 +97,8 @@ class Worker:
         self._writer = writer
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._windows: dict[int, Window] = {}
-        self._outgoing = Outgoing()  # for what is translated bare; litellm's clients carry the rest
+        # For what is translated bare; litellm's clients carry the rest.
+        self._outgoing = Outgoing(max_connections=MAX_CONNECTIONS)
         self._unwritten = bytearray()  # frames of this turn of the loop: what was read at once leaves at once
 
     async def serve(self) -> None:

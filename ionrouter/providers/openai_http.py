@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from codecs import BOM_UTF8
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -144,6 +144,19 @@ class OpenAIProvider:
         read = _with_vectors if request.kind == "embeddings" else _json_body
         answer = await read(response, errors)
         return complete(request.kind, answer, errors, request.body, request.told)
+
+    @asynccontextmanager
+    async def place(self, request: UpstreamRequest) -> AsyncIterator[None]:
+        """Count a request that another process of ours sends among our connections; raises UpstreamError."""
+        connect_s, held = request.endpoint.timeouts.connect_s, request.queue.held
+        async with AsyncExitStack() as stack:
+            try:
+                place = self._outgoing.place(connect_s, held)
+                request.queue.seconds = await stack.enter_async_context(place)
+            except HttpFault as error:
+                errors = ErrorReader(request.endpoint.provider.name, self._redact)
+                raise read_transport_error(error, errors) from error
+            yield
 
     async def close(self) -> None:
         """Close every connection, also those whose end is still awaited."""

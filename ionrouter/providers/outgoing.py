@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -88,6 +89,13 @@ class Outgoing:
         if traceparent is not None:
             rest = b"traceparent: %s\r\n%s" % (traceparent.encode("ascii"), rest)
         return self._pool.ask(head.origin, head.lines + rest, body or b"", connect_s, held)
+
+    def place(self, within_s: float, held: Held | None) -> AbstractAsyncContextManager[float]:
+        """Hold a place among our connections for one that another process of ours opens.
+
+        Gives the seconds waited for it; raises NoPlaceLeft after `within_s`.
+        """
+        return self._pool.place(within_s, held)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -1,4 +1,4 @@
-"""Pool: kept connections by origin, opened within a deadline, counted against one cap.
+"""Pool: kept connections by origin, opened within a deadline, counted against one cap with other processes'.
 
 A request goes out on a kept connection where there is one. If that connection turns out to have been closed
 by the other side before one byte of an answer came, at once and only then, the request goes out once more on
@@ -11,7 +11,8 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -95,6 +96,22 @@ class Pool:
             answer = await connection.ask(head, body).begun()
         answer.queue_s = queue_s
         return answer
+
+    @asynccontextmanager
+    async def place(self, within_s: float, held: Held | None = None) -> AsyncIterator[float]:
+        """Hold a place under the cap for a connection that another process of ours opens; raises NoPlaceLeft.
+
+        Gives the seconds waited for it.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                _, queue_s = await self._claim(None, held)
+        except TimeoutError:
+            raise NoPlaceLeft from None
+        try:
+            yield queue_s
+        finally:
+            self._leave_place()
 
     async def close(self) -> None:
         """Close every connection at once; for good."""
