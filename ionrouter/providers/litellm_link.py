@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ionrouter.providers.frames import CREDIT_BYTES, encode, read_frame
+from ionrouter.providers.frames import CREDIT_BYTES, encode, read_answer
 
 _LOST: dict[str, Any] = {"op": "lost"}
 
@@ -84,7 +84,7 @@ class Link:
 
     async def run(self) -> None:
         """Hand frames to their calls until the connection ends."""
-        while (read := await read_frame(self._reader)) is not None:
+        while (read := await read_answer(self._reader)) is not None:
             frame, size = read
             call = self._calls.get(frame["id"])
             if call is not None:  # else cancelled a moment ago

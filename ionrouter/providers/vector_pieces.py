@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import secrets
 from codecs import BOM_UTF8
-from typing import Any
+from typing import Any, Protocol
 
 from ionrouter.pace import Pace
-from ionrouter.providers.answer import Answer
 from ionrouter.schema import json
 from ionrouter.schema.vectors import WrittenVector, written
 
@@ -23,6 +22,12 @@ _NUM_KEPT = 64  # bytes in which such a beginning may itself begin
 _MAX_VECTOR = 4 * 1024 * 1024  # bytes; what is longer is none, and not looked at again with each packet
 # Stands where a vector was; nobody else knows it, so no upstream can have written it.
 _MARK = f"vector {secrets.token_hex(8)} "
+
+
+class Source(Protocol):
+    """Where bytes come from: `readany` waits for some, and gives b"" at the end."""
+
+    async def readany(self) -> bytes: ...
 
 
 class VectorReader:
@@ -36,8 +41,8 @@ class VectorReader:
         self._left = b""
         self._has_given_up = False
 
-    async def read(self, response: Answer, max_bytes: int) -> None:
-        """Read to the end or to about `max_bytes`; raises HttpFault."""
+    async def read(self, response: Source, max_bytes: int) -> None:
+        """Read to the end or to about `max_bytes`; raises what the source raises, HttpFault of an Answer."""
         pace = Pace()
         while self.num_bytes < max_bytes and (data := await response.readany()):
             self.num_bytes += len(data)
@@ -47,13 +52,17 @@ class VectorReader:
                 await self._feed(self._left + data, pace)
         self._keep(self._left)
 
-    def payload(self) -> Any:
-        """Parse it; None where it is not of the plain shape, no JSON even: `body` tells."""
+    def payload(self, within: str | None = None) -> Any:
+        """Parse it; None where it is not of the plain shape, no JSON even: `body` tells.
+
+        `within`: the field that holds the answer with the vectors, if it is a part of what was read.
+        """
         try:
             payload = json.loads(b"".join(self._rest).removeprefix(BOM_UTF8))
         except ValueError:
             return None
-        return payload if self._vectors and self._put_back(payload) else None
+        answer = payload.get(within) if within is not None and isinstance(payload, dict) else payload
+        return payload if self._vectors and self._put_back(answer) else None
 
     def body(self) -> bytes:
         """All that came."""
