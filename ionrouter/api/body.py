@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 
 from ionrouter.errors import RequestError
 from ionrouter.inflate import InflateFault, Inflater, TooLarge, UnknownCoding, inflater_for
@@ -32,6 +32,7 @@ async def read_json(request: web.Request, max_bytes: int) -> Any:
         if request.content.is_eof():  # all of it came with the head: nothing to wait for
             data = await request.read()
         else:
+            _invite(request)
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 data = await request.read()
     except TimeoutError:
@@ -47,6 +48,12 @@ async def read_json(request: web.Request, max_bytes: int) -> Any:
     if inflater is not None:
         data = await _inflated(data, inflater, max_bytes)
     return parse_json(data)
+
+
+def _invite(request: web.Request) -> None:
+    """Ask a client for its body that waits to be asked."""
+    if hdrs.EXPECT in request.headers and request.version >= HttpVersion11 and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _inflater(request: web.Request, max_bytes: int) -> Inflater | None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 import structlog
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import hdrs, web
 
 from ionrouter.addresses import address_of
 from ionrouter.api.envelopes import refusal
@@ -204,7 +204,10 @@ def _refused(request: web.Request, body: ErrorBody) -> web.Response:
             status=body.status,
             param=body.param,
         )
-    return refusal(request, body)
+    response = refusal(request, body)
+    if hdrs.EXPECT in request.headers and not request.content.is_eof():
+        response.force_close()  # its body may come or not: what follows here is nobody's request
+    return response
 
 
 def _framework_error(request: web.Request, error: web.HTTPException) -> ErrorBody:
@@ -218,11 +221,12 @@ def _framework_error(request: web.Request, error: web.HTTPException) -> ErrorBod
 
 
 async def expect(request: web.Request) -> web.StreamResponse | None:
-    """Answer `Expect: 100-continue`, which curl sends with large bodies; runs before every middleware."""
+    """Look at `Expect: 100-continue`, which curl sends with large bodies; runs before every middleware.
+
+    Whoever reads the body asks for it (ionrouter.api.body), so that nobody uploads for a refusal.
+    """
     if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
         return refusal(request, plain_error(417, "the only expectation met here is 100-continue"))
-    if request.version >= HttpVersion11 and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     return None
 
 

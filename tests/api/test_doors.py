@@ -326,3 +326,36 @@ async def test_without_auth_on_a_network_numbers_are_fine_and_names_are_not(tmp_
     async with edge_server(tmp_path, host="0.0.0.0", no_auth=True) as server:
         assert (await server.get("/api/v1/models", headers={"Host": "10.0.0.5:8080"}))[0] == 200
         assert_envelope(*await server.get("/api/v1/models", headers={"Host": "evil.example"}), 403)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "status"),
+    [
+        ({}, b"100"),
+        ({"Authorization": "Bearer sk-or-v1-wrong"}, b"401"),
+        ({"Content-Type": "text/plain"}, b"415"),
+        ({"Content-Length": "2000"}, b"413"),
+        ({"Expect": "miracles"}, b"417"),
+    ],
+)
+async def test_nobody_uploads_a_body_for_a_refusal(
+    tmp_path: Path, replaced: dict[str, str], status: bytes
+) -> None:
+    """A client that waits to be asked for its body is not asked for one that nobody will read."""
+    async with edge_server(tmp_path, asks_for_keys=True, max_body_bytes=1024) as server:
+        inference, _ = await _keys(server)
+        body = json.dumps(BODY).encode()
+        headers = {
+            "Host": "x", "Authorization": f"Bearer {inference}", "Content-Type": "application/json",
+            "Content-Length": str(len(body)), "Expect": "100-continue", **replaced,
+        }  # fmt: skip
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(f"POST {CHAT} HTTP/1.1\r\n{head}\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 " + status)
+        if status == b"100":
+            writer.write(body)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"\r\nHTTP/1.1 200")
+        elif status != b"417":
+            assert b"\r\nConnection: close\r\n" in await reader.readuntil(b"\r\n\r\n")
+        writer.close()
