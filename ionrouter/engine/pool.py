@@ -39,6 +39,7 @@ class _Slot:
         self.reason: str | None = "loading"  # None: unloaded, and loaded again for the next request
         self.fault: str | None = None  # of a load that failed, the reason with places on disk
         self.settled = asyncio.Event()
+        self.decided = asyncio.Event()  # unset, too, while neighbours in use leave no memory for it
         self.task: asyncio.Task[None] | None = None
         self.num_users = 0  # leases
         self.used_at = 0.0
@@ -79,6 +80,7 @@ class EnginePool:
         self._retry_wait_s = retry_wait_s  # doubles up to 16 times this
         self._slots: dict[EngineSettings, _Slot] = {}
         self._retiring: set[asyncio.Task[None]] = set()
+        self._released = asyncio.Event()  # set for a moment when an engine is left idle, or is gone
 
     def prepare(self, wanted: Iterable[EngineSettings]) -> None:
         """Start loading what is new; let what is no longer wanted end after its last sequence.
@@ -122,7 +124,7 @@ class EnginePool:
         if slot is None:
             raise NotReady("not loaded")
         if slot.is_cold:
-            slot.reason, slot.settled = "loading", asyncio.Event()
+            slot.reason, slot.settled, slot.decided = "loading", asyncio.Event(), asyncio.Event()
             slot.task = asyncio.create_task(self._load(settings, slot))
         slot.num_users += 1
         try:
@@ -130,6 +132,8 @@ class EnginePool:
         finally:
             slot.num_users -= 1
             slot.used_at = time.monotonic()
+            if not slot.is_in_use:
+                self._tell_released()
 
     async def wait_ready(self) -> tuple[str, ...]:
         """Wait until every load has succeeded or failed once; returns the failures' reasons."""
@@ -170,12 +174,17 @@ class EnginePool:
                 slot.reason = without_places(slot.fault, _places(settings, self._cache))
                 _log.error("engine_load_failed", weights=settings.weights, error=str(error))
                 slot.settled.set()
-                if not self._may_pass(error):
-                    return
-                await asyncio.sleep(wait_s)
+                if isinstance(error, TooLittleMemory) and self._may_pass(error):
+                    await self._released_within(wait_s)
+                else:
+                    slot.decided.set()
+                    if not self._may_pass(error):
+                        return
+                    await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, 16 * self._retry_wait_s)
         slot.fault = None
         slot.settled.set()
+        slot.decided.set()
         slot.used_at = time.monotonic()
         slot.context_length = slot.engine.context_length
         self._on_loaded(settings)
@@ -224,13 +233,34 @@ class EnginePool:
         await engine.close()
         return True
 
+    async def _released_within(self, wait_s: float) -> None:
+        """Wait for memory that a neighbour may leave, and take it before its next request comes."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._released.wait()
+        except TimeoutError:
+            return
+        await self._make_room()
+
+    def _tell_released(self) -> None:
+        self._released.set()  # wakes those who wait now
+        self._released.clear()
+
+    async def _end(self, engine: LocalEngine) -> None:
+        try:
+            await engine.wait_idle()
+        finally:
+            await engine.close()
+            self._tell_released()
+
     def _retire(self, slot: _Slot) -> None:
         if slot.task is not None:
             slot.task.cancel()
         slot.reason = "retired"
         slot.settled.set()
+        slot.decided.set()
         if slot.engine is not None:
-            task = asyncio.create_task(_close_when_idle(slot.engine))
+            task = asyncio.create_task(self._end(slot.engine))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
@@ -246,9 +276,9 @@ def _places(settings: EngineSettings, cache: Path) -> Iterator[str]:
 
 
 async def _loaded(slot: _Slot, wait_s: float) -> LocalEngine:
-    if slot.engine is None and not slot.settled.is_set():
+    if slot.engine is None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(slot.settled.wait(), wait_s)
+            await asyncio.wait_for(slot.decided.wait(), wait_s)
     if slot.engine is None:
         raise NotReady(slot.reason or "unloaded")
     return slot.engine
@@ -256,10 +286,3 @@ async def _loaded(slot: _Slot, wait_s: float) -> LocalEngine:
 
 def _is_over(task: asyncio.Task[None] | None) -> bool:
     return task is not None and task.done()
-
-
-async def _close_when_idle(engine: LocalEngine) -> None:
-    try:
-        await engine.wait_idle()
-    finally:
-        await engine.close()

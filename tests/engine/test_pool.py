@@ -208,14 +208,35 @@ async def test_a_model_in_use_is_not_unloaded_and_the_other_is_told_what_it_need
         pool.prepare([one])
         async with pool.lease(one, wait_s=GUARD_S):
             pool.prepare([one, two])
+            await asyncio.wait_for(pool.wait_ready(), GUARD_S)
             with pytest.raises(NotReady, match=r"too little memory .* \d+ bytes needed, \d+ available"):
-                await pool.engine(two, wait_s=GUARD_S)
+                await pool.engine(two, wait_s=0)
             assert pool.load_of(one).ready
         for _ in range(1000):  # it is idle now, and the other tries again
             if pool.load_of(two).ready:
                 break
             await asyncio.sleep(0.05)
         assert pool.load_of(two).ready
+
+
+@pytest.mark.parametrize("leaving", ["idle", "retired"])
+async def test_who_waits_for_memory_gets_it_as_soon_as_its_holder_is_idle_or_gone(
+    leaving: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    one, two = (memory_of(tiny_model, max_running=n, unload_when_idle=True) for n in (4, 8))
+    async with pool_in(tmp_path, retry_wait_s=1e6) as pool:
+        pool.prepare([one])
+        async with pool.lease(one, wait_s=GUARD_S) as held:
+            pool.prepare([one, two])
+            await asyncio.wait_for(pool.wait_ready(), GUARD_S)
+            assert "too little memory" in str(pool.load_of(two).reason)
+            request = asyncio.create_task(pool.engine(two, wait_s=GUARD_S))
+            if leaving == "retired":
+                async with aclosing(held.generate([1], SamplingParams(max_tokens=300))) as events:
+                    await anext(events)
+                    pool.prepare([two])
+        assert (await request).load().ready
+        assert pool.load_of(two).reason is None
 
 
 async def test_a_model_that_may_not_be_unloaded_keeps_its_memory(tiny_model: Path, tmp_path: Path) -> None:
