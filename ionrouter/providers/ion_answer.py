@@ -75,10 +75,9 @@ class ChatAnswer:
         if self._wants_logprobs and event.logprobs:
             content = [self._logprob(entry) for entry in event.logprobs]
             logprobs = {"content": content, "refusal": None}
-        is_thinking = self._sections.is_thinking
-        sections = self._sections.feed(event.text)
-        if is_thinking or any(section.kind == "reasoning" for section in sections):
-            self.num_reasoning_tokens += event.num_tokens
+        sections, thought = self._sections.feed_and_mark(event.text)
+        if thought is not None:
+            self.num_reasoning_tokens += self._num_tokens_of(thought, event)
         if event.finish is not None:
             sections += self._sections.end()
         deltas = [self._delta(section) for section in sections]
@@ -89,6 +88,12 @@ class ChatAnswer:
             logprobs = None
         if event.finish is not None:
             yield _finish(self._index, {}, event, has_calls=self._num_calls > 0)
+
+    def _num_tokens_of(self, thought: str, event: TokenEvent) -> int:
+        """Count the tokens of an event's thought: by their text where others came with them."""
+        if thought == event.text or (thought and event.num_tokens == 1):
+            return event.num_tokens
+        return min(event.num_tokens, len(self._tokenizer.encode_template(thought)))
 
     def _delta(self, section: Section) -> dict[str, Any]:
         if section.kind == "content":

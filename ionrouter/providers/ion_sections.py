@@ -32,11 +32,23 @@ class Sections:
         self._is_thought_begun = False
         self._has_content = False
         self._json = _JsonEnd()
+        self._num_behind_open: int | None = (
+            None  # characters behind the marker in the piece that completed it
+        )
+        self._num_behind_close: int | None = None
 
-    @property
-    def is_thinking(self) -> bool:
-        """Whether what comes next belongs to a thought, as far as is known."""
-        return self._state == self._thought
+    def feed_and_mark(self, text: str) -> tuple[list[Section], str | None]:
+        """Take the next piece; return, too, what of it belongs to a thought, its end marker included, if any.
+
+        Such a part may be empty: the piece opened the thought, or brought no whole character of it.
+        """
+        was_thinking = self._state == self._thought
+        self._num_behind_open = self._num_behind_close = None
+        sections = self.feed(text)
+        if not was_thinking and self._num_behind_open is None:
+            return sections, None
+        begin = 0 if self._num_behind_open is None else len(text) - self._num_behind_open
+        return sections, text[begin : len(text) - (self._num_behind_close or 0)]
 
     def passes(self, text: str) -> bool:
         """Whether this piece is content as it stands, known without looking further; it is taken then."""
@@ -68,6 +80,7 @@ class Sections:
         found = self._rest.lstrip()
         if found.startswith(THINK):
             self._rest = found[len(THINK) :]
+            self._num_behind_open = len(self._rest)
             self._state = self._thought
         elif is_end or not THINK.startswith(found):
             self._state = self._beginning
@@ -81,6 +94,7 @@ class Sections:
             said = said.lstrip("\n")
         if found:
             said = said.rstrip()
+            self._num_behind_close = len(after)
             self._state = self._gap
         self._is_thought_begun = self._is_thought_begun or bool(said)
         if said:

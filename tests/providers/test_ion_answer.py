@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import pytest
 
-from ionrouter.engine.mailbox import PromptToken, TokenEvent, TokenLogprob
+from ionrouter.engine.mailbox import PromptToken, TokenEvent, TokenLogprob, merged
+from ionrouter.engine.tokenizer import from_gguf
 from ionrouter.engine.tool_format import HERMES
 from ionrouter.providers.ion_answer import Answer, ChatAnswer, CompletionAnswer
 from ionrouter.providers.ion_sections import Sections
 from ionrouter.schema.events import Chunk, TextRun
 from ionrouter.schema.json import loads
+from tests.support.tiny_tokenizer import metadata
 
 TEXTS = ['"quoted" \\', "line\nfeed", "Ä€😀", "<tool", "_call>", " x", "y"]
 EVENTS = [*(TokenEvent(text, 1) for text in TEXTS), TokenEvent("", 1), TokenEvent("end", 2, "length")]
@@ -91,3 +95,24 @@ def test_where_a_call_may_begin_nothing_is_a_run_until_it_cannot() -> None:
     assert answer.run_of(TokenEvent("1 < 2", 1)) is None, "the beginning of a marker"
     list(answer.continue_with(TokenEvent("1 <", 1)))
     assert answer.run_of(TokenEvent("c", 1)) is None, "what waits goes first"
+
+
+@pytest.mark.parametrize("is_begun", [False, True], ids=["opened by the answer", "opened by the prompt"])
+def test_tokens_of_a_thought_are_counted_alike_however_events_were_merged(is_begun: bool) -> None:
+    tokenizer = from_gguf(metadata())
+    text = "<think>"[7 * is_begun :] + "\n1 < 2, so it is.\n</think>\n\nYes, it is so."
+    ids = tokenizer.encode_template(text)
+    single = [TokenEvent(tokenizer.bytes_of(i).decode(), 1) for i in ids] + [TokenEvent("", 1, "stop")]
+    assert len(single) > 20
+
+    def counted(events: list[TokenEvent]) -> int:
+        sections = Sections(None, thinks=True, is_thinking=is_begun)
+        answer = ChatAnswer(0, tokenizer, False, sections, "gen-1")
+        told(answer, events)
+        return answer.num_reasoning_tokens
+
+    wanted = counted(single)
+    assert 10 < wanted < len(single) - 10
+    for first, second in itertools.combinations(range(1, len(single)), 2):
+        parts = (single[:first], single[first:second], single[second:])
+        assert counted([reduce(merged, part) for part in parts]) == wanted, (first, second)
