@@ -48,12 +48,14 @@ class Names(dict[int, str]):
 def top_of(
     names: Mapping[int, str], chosen: tuple[int, float], top: Sequence[tuple[int, float]]
 ) -> dict[str, float]:
-    """Map texts to values; the chosen token is among them. Of equal texts the likelier counts."""
+    """Map names to values, the likeliest first; the chosen token is among them.
+
+    Of tokens with one text the likeliest has it for its name, others are `token_id:ID`, as vLLM names ids.
+    """
     found: dict[str, float] = {}
-    for token, value in (*top, chosen):
-        text, value = names[token], finite(value)
-        if value >= found.get(text, LEAST_LOGPROB):
-            found[text] = value
+    for token, value in dict((*top, chosen)).items():
+        name = names[token]
+        found[f"token_id:{token}" if name in found else name] = finite(value)
     return found
 
 

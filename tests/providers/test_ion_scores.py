@@ -11,7 +11,7 @@ import pytest
 from ionrouter.engine.mailbox import PromptToken, TokenEvent
 from ionrouter.engine.tokenizer import Tokenizer
 from ionrouter.providers.ion import IonProvider
-from ionrouter.providers.ion_scores import Shared, echoed, pieces_of, reported
+from ionrouter.providers.ion_scores import Shared, echoed, name_of, pieces_of, reported, top_of
 from ionrouter.schema.assemble import Assembly
 from ionrouter.schema.events import Complete
 from ionrouter.schema.request import Kind
@@ -209,6 +209,15 @@ def test_pieces_are_whole_characters_and_nothing_is_lost() -> None:
     raw = "aé🙂".encode()
     assert pieces_of(letters, list(raw), "aé🙂") == ["a", "", "é", "", "", "", "🙂"]
     assert pieces_of(letters, list(raw[:-1]), "aé\ufffd") == ["a", "", "é", "", "", "\ufffd"]
+
+
+def test_tokens_of_one_text_and_parts_of_characters_keep_their_own_values() -> None:
+    # Of SentencePiece the letter and the piece of its byte; names of bytes that are no text.
+    names = {i: name_of(raw) for i, raw in {7: b"A", 8: b"A", 9: b"\xe2", 10: b"\xf0\x9f", 11: b""}.items()}
+    top = [(8, -0.5), (9, -1.0), (10, -2.0), (11, -2.5)]
+    rest = {r"bytes:\xe2": -1.0, r"bytes:\xf0\x9f": -2.0, "": -2.5}
+    assert top_of(names, (7, -3.0), top) == {"A": -0.5, **rest, "token_id:7": -3.0}
+    assert top_of(names, (8, -0.5), top) == {"A": -0.5, **rest}, "one of them is the chosen one"
 
 
 def test_impossible_tokens_are_finite_numbers() -> None:
