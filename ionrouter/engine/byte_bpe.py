@@ -32,13 +32,10 @@ def _by_pattern(digits: str) -> Any:
     return _by_regex("|".join((_CONTRACTIONS, _WORDS, digits, _TAIL)))
 
 
-def _by_regex(pattern: str) -> Any:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+def _by_regex(*patterns: str) -> Any:
+    """Cut by each pattern in turn; what none of them matches stays whole."""
+    cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+    return pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _llama3() -> Any:
@@ -60,18 +57,46 @@ def _tekken() -> Any:
 
 def _default() -> Any:
     """Split as llama.cpp does for files that name no pre-tokenizer."""
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"[\p{P}\$\+<=>\^~\|]+"), behavior="isolated"),
-            pre_tokenizers.Split(
-                Regex(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
-                behavior="isolated",
-            ),
-            pre_tokenizers.Split(Regex(r"\p{N}+"), behavior="isolated"),
-            pre_tokenizers.Split(Regex(r"[0-9][0-9][0-9]"), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    words = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+    return _by_regex(r"[\p{P}\$\+<=>\^~\|]+", words, r"\p{N}+", r"[0-9][0-9][0-9]")
+
+
+# Han and Hangul, and on the way the scripts between: DeepSeek's first tokenizers name the ranges so.
+_EAST = r"[\u0800-\u9FA5\uAC00-\uD7FF]+"
+# Letters with case as DeepSeek LLM lists them: without Armenian's small ones, Georgian's but for two blocks,
+# later Latin and Cyrillic, the mathematical alphabets, and what Unicode added since.
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\u0560-\u0588\u10C7-\u10FF\u1C80-\u1C8F\u2D00-\u2D2D\uA790-\uA7FF\uAB30-\uAB6F"
+    r"\x{10570}-\x{105BF}\x{10D50}-\x{10D8F}\x{16E40}-\x{16EFF}\x{1D400}-\x{1DFFF}]]"
+)
+
+
+def _deepseek_llm() -> Any:
+    """Split as DeepSeek LLM does: numbers into digits, as its report says."""
+    signs = r"\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+"
+    return _by_regex(r"[\r\n]", rf"\s?{_CASED}+", signs, r"\s+$", _EAST, r"\p{N}")
+
+
+def _deepseek_coder() -> Any:
+    return _by_regex(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST, r"\p{N}")
+
+
+def _deepseek_v3() -> Any:
+    ascii_signs = r"[!-/:-@\[-`{-~]"
+    words = rf"{ascii_signs}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
+    tail = r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    return _by_regex(r"\p{N}{1,3}", r"[\u4E00-\u9FA5\u3040-\u30FF]+", f"{words}|{tail}")
+
+
+def _seed_coder() -> Any:
+    """Split as Qwen 2 does, but that line breaks never belong to the signs before them."""
+    tail = r" ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+    return _by_regex("|".join((_CONTRACTIONS, _WORDS, r"\p{N}", tail)))
+
+
+def _viking() -> Any:
+    """Split as BLOOM does, and digits on their own."""
+    return _by_regex(r" ?[^(\s|.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C)]+", r"\p{N}")
 
 
 # `tokenizer.ggml.pre` -> how text is cut before merging. Names as llama.cpp writes them; each group shares
@@ -83,18 +108,30 @@ _PRE_TOKENIZERS: Mapping[str, Callable[[], Any]] = {
     "starcoder": _digits_then_gpt2,
     "refact": _digits_then_gpt2,
     "codeshell": _digits_then_gpt2,
+    "minerva-7b": _digits_then_gpt2,
+    "a.x-4.0": _gpt2,
+    "mellum": _gpt2,
+    "trillion": _gpt2,
     "llama3": _llama3,
     "llama-v3": _llama3,
     "llama-bpe": _llama3,
     "falcon3": _llama3,
+    "midm-2.0": _llama3,
     "dbrx": _llama3,
     "smaug-bpe": _llama3,
     "qwen2": _qwen2,
     "deepseek-r1-qwen": _qwen2,
+    "megrez": _qwen2,
+    "kormo": _qwen2,
+    "deepseek-llm": _deepseek_llm,
+    "deepseek-coder": _deepseek_coder,
+    "deepseek-v3": _deepseek_v3,
+    "seed-coder": _seed_coder,
+    "viking": _viking,
     "tekken": _tekken,
 }
 # Whole pre-tokens that are tokens are taken as they are, without merging (tiktoken's rule).
-_IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "tekken"})
+_IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0", "tekken"})
 # Plain prompts begin with BOS even where the file does not say `add_bos_token`.
 BEGIN_WITH_BOS = _IGNORE_MERGES
 # The original tokenizer normalises to NFC; GGUF does not say so.

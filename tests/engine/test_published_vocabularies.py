@@ -22,6 +22,7 @@ VOCABULARIES = {
     "smollm": lambda _: published.smollm(),
     "llama-bpe": lambda _: published.llama3(),
     "qwen2": lambda _: published.qwen2(),
+    "deepseek-v3": lambda _: published.deepseek(),
     "tekken": published.tekken,
     "llama-2": lambda _: published.llama2(),
     "mistral-v1": lambda _: published.mistral("v1"),

