@@ -104,6 +104,11 @@ class Tokenizer:
             return ""
         return self._texts[token_id]
 
+    def added_texts(self, first_id: int) -> set[str]:
+        """Texts of the tokens from this id on that are cut out of any text before it is merged."""
+        added = self._fast.get_added_tokens_decoder()
+        return {token.content for i, token in added.items() if i >= first_id}
+
     @cached_property
     def special_ids(self) -> frozenset[int]:
         return frozenset(special.id for special in self.specials)
@@ -289,9 +294,35 @@ def usable(tokenizer: Tokenizer, vocab_size: int) -> tuple[Tokenizer, list[str]]
         raise ConfigError(f"{lost[0]}, and prompts are to begin with it")
     if not stop_ids and any(end.fault for end in ends):
         raise ConfigError(f"{lost[-1]}, and nothing else ends answers")
+    tokenizer, absent = _without_absent(tokenizer, vocab_size)
+    if absent:
+        lost.append(f"tokens {', '.join(map(repr, absent))}: outside the vocabulary of {vocab_size}")
     if not lost:
         return tokenizer, []
     return replace(tokenizer, bos_id=bos.id, eos_id=ends[0].id, stop_ids=stop_ids), lost
+
+
+def _without_absent(tokenizer: Tokenizer, vocab_size: int) -> tuple[Tokenizer, list[str]]:
+    """Let names of added tokens that the vocabulary does not have (a pad token, mostly) be text.
+
+    Not those that the chat template writes: a prompt without them would not be what the model knows.
+    """
+    template = tokenizer.chat_template or ""
+    absent = {token.text for token in tokenizer.specials if token.id >= vocab_size}
+    added = tokenizer.added_texts(vocab_size)
+    names = sorted(name for name in absent | added if name not in template)
+    if not names:
+        return tokenizer, []
+    fast = _without(tokenizer._fast, names)
+    bare = _without(tokenizer._bare, names) if tokenizer._bare is not None else None
+    specials = tuple(token for token in tokenizer.specials if token.text not in names)
+    return replace(tokenizer, specials=specials, _fast=fast, _bare=bare), names
+
+
+def _without(encoder: FastTokenizer, names: Sequence[str]) -> FastTokenizer:
+    data = json.loads(encoder.to_str())
+    kept = [token for token in data["added_tokens"] if token["content"] not in names]
+    return FastTokenizer.from_str(json.dumps(data | {"added_tokens": kept}))
 
 
 def _adds_bos(

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from ionrouter.engine.loading import EngineSettings, LoadedModel, load_model
 from ionrouter.errors import ConfigError
 from tests.support.tiny_model import write_tiny_folder
+from tests.support.tiny_tokenizer import CHATML
 
 Files = dict[str, dict[str, Any]]
 SIZE = 463  # of the tiny vocabulary; ids of published files are brought below it
@@ -206,6 +207,21 @@ def test_a_token_that_is_not_there_is_told_and_ignored(tmp_path: Path, files: Fi
     assert [entry["reason"] for entry in logs if entry["event"] == "token_ignored"] == [told]
     assert tokenizer.stop_ids == (2,) and tokenizer.bos_id is None
     assert tokenizer.encode("the", add_bos=True) == tokenizer.encode("the")
+
+
+def test_names_of_added_tokens_that_the_vocabulary_lacks_are_text(tmp_path: Path) -> None:
+    decoder = _KNOWN | _listed(SIZE, "[PAD]") | _listed(SIZE + 1, "<mark>", "<mask>", special=False)
+    template = CHATML + "{# <mask> #}"
+    named = {"added_tokens_decoder": decoder, "eos_token": END, "chat_template": template}
+    files = {"tokenizer_config.json": named}
+    with capture_logs() as logs:
+        tokenizer = _load(_write(tmp_path / "model", files)).tokenizer
+    (told,) = [entry["reason"] for entry in logs if entry["event"] == "token_ignored"]
+    assert told == f"tokens '<mark>', '[PAD]': outside the vocabulary of {SIZE}"
+    text = "a [PAD] <mark>"
+    for ids in (tokenizer.encode(text), tokenizer.encode_template(text), tokenizer.encode_continuation(text)):
+        assert max(ids) < SIZE and tokenizer.text_of(ids) == text
+    assert max(tokenizer.encode("<mask>")) >= SIZE, "its prompts stay an error: the template writes it"
 
 
 @pytest.mark.parametrize(
