@@ -36,7 +36,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.engine: LocalEngine | None = None
-        self.reason: str | None = "loading"  # None: unloaded, and loaded again for the next request
+        self.reason: str | None = "loading"  # None: unloaded, and loaded (or loading) for the next request
         self.fault: str | None = None  # of a load that failed, the reason with places on disk
         self.settled = asyncio.Event()
         self.decided = asyncio.Event()  # unset, too, while neighbours in use leave no memory for it
@@ -52,7 +52,7 @@ class _Slot:
 
     @property
     def is_cold(self) -> bool:
-        return self.engine is None and self.reason is None
+        return self.engine is None and self.reason is None and self.settled.is_set()
 
     @property
     def is_coming(self) -> bool:
@@ -124,7 +124,9 @@ class EnginePool:
         if slot is None:
             raise NotReady("not loaded")
         if slot.is_cold:
-            slot.reason, slot.settled, slot.decided = "loading", asyncio.Event(), asyncio.Event()
+            slot.settled, slot.decided = asyncio.Event(), asyncio.Event()
+            # Who comes meanwhile waits as well, unless it will be in vain.
+            slot.reason = None if slot.load_s is not None and slot.load_s < wait_s else "loading"
             slot.task = asyncio.create_task(self._load(settings, slot))
         slot.num_users += 1
         try:
@@ -280,7 +282,7 @@ async def _loaded(slot: _Slot, wait_s: float) -> LocalEngine:
         with suppress(TimeoutError):
             await asyncio.wait_for(slot.decided.wait(), wait_s)
     if slot.engine is None:
-        raise NotReady(slot.reason or "unloaded")
+        raise NotReady(slot.reason or "loading")
     return slot.engine
 
 

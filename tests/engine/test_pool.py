@@ -219,6 +219,31 @@ async def test_a_model_in_use_is_not_unloaded_and_the_other_is_told_what_it_need
         assert pool.load_of(two).ready
 
 
+async def test_who_asks_for_a_cold_model_that_loads_already_may_wait_for_it_too(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    one, two = (memory_of(tiny_model, max_running=n, unload_when_idle=True) for n in (4, 8))
+    async with pool_in(tmp_path) as pool:
+        pool.prepare([one])
+        await pool.engine(one, wait_s=GUARD_S)
+        pool.prepare([one, two])
+        await pool.engine(two, wait_s=GUARD_S)
+        asked = [asyncio.create_task(pool.engine(one, wait_s=GUARD_S)) for _ in range(2)]
+        await asyncio.sleep(0)
+        load = pool.load_of(one)
+        assert (load.ready, load.reason) == (False, None), "routing sends more, and prices the wait"
+        first, second = await asyncio.gather(*asked)
+        assert first is second
+        # Where a load takes longer than who asks may wait, no other is sent to wait in vain.
+        await pool.engine(two, wait_s=GUARD_S)
+        with pytest.raises(NotReady, match="loading"):
+            await pool.engine(one, wait_s=0)
+        assert pool.load_of(one).reason == "loading"
+        await asyncio.wait_for(
+            pool.wait_ready(), GUARD_S
+        )  # else its memory would be taken from the next test
+
+
 @pytest.mark.parametrize("leaving", ["idle", "retired"])
 async def test_who_waits_for_memory_gets_it_as_soon_as_its_holder_is_idle_or_gone(
     leaving: str, tiny_model: Path, tmp_path: Path
