@@ -47,6 +47,7 @@ py::dict gguf_metadata(const std::string& path) {
   }();
   py::dict out;
   for (const auto& [key, value] : file.metadata()) out[text(key)] = to_python(value);
+  file.require_whole();
   return out;
 }
 

@@ -108,6 +108,7 @@ std::shared_ptr<const CudaModel> CudaModel::load(const ModelFiles& files, const 
   } else {
     convert_weights(files.config, found, types, *pool, write);
   }
+  files.require_whole();
   if (library.model_tile(model->handle_) != 0) {
     throw std::runtime_error("tiling weights on the GPU failed: " + library.why());
   }

@@ -57,6 +57,7 @@ class GgufFile {
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::string& path() const { return file_.path(); }
+  void require_whole() const { file_.require_whole(); }
 
  private:
   FileMap file_;

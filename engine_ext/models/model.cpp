@@ -75,6 +75,7 @@ std::shared_ptr<const Model> Model::random(const std::string& config_json, uint6
 std::shared_ptr<const Model> Model::load(ModelFiles files, kernels::Numerics numerics, int threads) {
   auto pool = shared_pool(threads);
   Weights weights = load_weights(std::move(files.config), files.tensors, numerics, *pool);
+  files.require_whole();
   return std::shared_ptr<const Model>(new Model(std::move(pool), std::move(weights)));
 }
 

@@ -51,6 +51,11 @@ ModelFiles ModelFiles::open_safetensors(std::span<const std::string> paths, cons
   return out;
 }
 
+void ModelFiles::require_whole() const {
+  if (gguf != nullptr) gguf->require_whole();
+  if (safetensors != nullptr) safetensors->require_whole();
+}
+
 ModelFiles ModelFiles::random(const std::string& config_json, uint64_t seed, kernels::ThreadPool* pool) {
   ModelFiles out;
   out.config = read_config(config_json);

@@ -25,6 +25,9 @@ struct ModelFiles {
   // a pool to make them, matrices have no data.
   static ModelFiles random(const std::string& config_json, uint64_t seed, kernels::ThreadPool* pool);
 
+  // After all is read: throws WeightError if some of the files was not there (FileMap).
+  void require_whole() const;
+
   ModelConfig config;
   NamedTensors tensors;
   std::unique_ptr<const GgufFile> gguf;

@@ -17,6 +17,9 @@ class SafetensorsFiles {
   explicit SafetensorsFiles(std::span<const std::string> paths);
 
   const std::vector<Tensor>& tensors() const { return tensors_; }
+  void require_whole() const {
+    for (const FileMap& file : files_) file.require_whole();
+  }
 
  private:
   std::vector<FileMap> files_;

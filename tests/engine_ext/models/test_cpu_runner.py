@@ -24,3 +24,7 @@ def test_the_runner_for_gpus_hands_over_what_it_was_given(tmp_path: Path) -> Non
 
 def test_the_second_kv_tier_does_what_its_tests_say() -> None:
     run(built(Path(__file__).parent, "model_tests") / "test_kv_store")
+
+
+def test_pages_of_a_file_that_are_gone_end_no_process() -> None:
+    run(built(Path(__file__).parent, "model_tests") / "test_file_map")
