@@ -16,6 +16,7 @@ from ionrouter.schema.events import AttemptRecord, RequestRecord
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 IN_FLIGHT = "Requests being served."
+CACHE_BYTES = "What the answers in the response cache take."
 SPANS = "Spans of traces: exported, failed (the collector did not take them), dropped (too many waited)."
 
 
@@ -47,6 +48,12 @@ class Metrics:
             "State database: write_failed (tried again), checkpoint_failed, refused (queue full), dropped.",
             ["what"],
         )
+        self._cache_lookups = self._counter(
+            "ionrouter_response_cache_lookups",
+            "Requests that asked for the response cache, by outcome: hit, miss.",
+            ["outcome"],
+        )
+        self.cache_bytes = Gauge("ionrouter_response_cache_bytes", CACHE_BYTES, registry=self.registry)
         self._spans = self._counter("ionrouter_spans", SPANS, ["outcome"])
         self.in_flight = Gauge("ionrouter_requests_in_flight", IN_FLIGHT, registry=self.registry)
         self.registry.register(EngineCollector(engine_loads))
@@ -70,6 +77,10 @@ class Metrics:
     def store_fault(self, what: str, count: int) -> None:
         """Count what the state database could not take."""
         self._store_faults.labels(what).inc(count)
+
+    def cache_lookup(self, outcome: str) -> None:
+        """Count one look into the response cache."""
+        self._cache_lookups.labels(outcome).inc()
 
     def spans(self, outcome: str, count: int) -> None:
         """Count what became of spans; called from any thread."""

@@ -25,11 +25,11 @@ from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.reasoning import thinking
 from ionrouter.balancing.select import Scene, room_of, select
 from ionrouter.balancing.thoughts import Makers
-from ionrouter.balancing.verdict import client_status, nobody_left
+from ionrouter.balancing.verdict import nobody_left
 from ionrouter.departures import Clients, counted
 from ionrouter.dispatch import dispatch
-from ionrouter.errand import Parts, Trace, stop_in
-from ionrouter.errors import AllAttemptsFailed, RequestError, StreamBroken
+from ionrouter.ending import Ending, record_of, status_of, why
+from ionrouter.errand import Parts, Trace
 from ionrouter.observers import tell
 from ionrouter.prober import Prober
 from ionrouter.routing.naming import routes_of
@@ -50,6 +50,7 @@ from ionrouter.schema.events import (
     TextRun,
     flat,
 )
+from ionrouter.schema.kept import AT_NO_COST, KeptAnswer
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest, Kind
 from ionrouter.shadow import Shadows
@@ -224,13 +225,39 @@ class Router:
                     trace.note_end(ended)  # before the attempts are closed, which cannot hear it
                     raise
         except Exception as error:
-            ending.status, ending.error = _status(error), str(error)
+            ending.status, ending.error = status_of(error), str(error)
             self._report(request, trace, started_at, ending)
             await self._kept(request)
             raise
         except (asyncio.CancelledError, GeneratorExit) as ended:
             if not ending.is_reported:
-                ending.status, ending.error = _why(ended)
+                ending.status, ending.error = why(ended)
+            raise
+        finally:
+            self._report(request, trace, started_at, ending)
+
+    async def replay(self, request: InferenceRequest, kept: KeptAnswer) -> AsyncIterator[Batch]:
+        """Serve a request with an answer that was kept: Committed, its Chunks or Complete, then Finished.
+
+        Nobody is asked, nothing is reserved and nothing costs. Told to the books and the observers as all.
+        """
+        trace, started_at, ending = Trace(), self._parts.wall(), Ending(kept.source)
+        trace.committed = kept.committed
+        try:
+            if self._books is not None:
+                self._books.begin(request, started_at)
+            for batch in kept.batches():
+                if self._books is not None and self._hears:
+                    for event in batch:
+                        self._books.hear(request.id, event)
+                yield batch
+            ending.status = 200
+            self._report(request, trace, started_at, ending)
+            await self._kept(request)
+            yield [AT_NO_COST]
+        except (asyncio.CancelledError, GeneratorExit) as ended:
+            if not ending.is_reported:
+                ending.status, ending.error = why(ended)
             raise
         finally:
             self._report(request, trace, started_at, ending)
@@ -266,7 +293,7 @@ class Router:
         if ending.is_reported:
             return
         ending.is_reported = True
-        record = _record(request, trace, started_at, self._parts.clock() - request.arrived_at, ending)
+        record = record_of(request, trace, started_at, self._parts.clock() - request.arrived_at, ending)
         if self._books is not None:
             try:
                 self._books.end(record, request)
@@ -317,17 +344,6 @@ class Books(Protocol):
         ...
 
 
-class Ending:
-    """How a request ended."""
-
-    __slots__ = ("error", "is_reported", "status")
-
-    def __init__(self) -> None:
-        self.status = 500
-        self.error: str | None = None
-        self.is_reported = False
-
-
 class _Heard:
     """Whoever is served, where the router hears what it takes."""
 
@@ -344,43 +360,3 @@ class _Heard:
 
     def lane(self, pattern: Chunk) -> Lane | None:
         return None if self._hears_text else self._taker.lane(pattern)
-
-
-def _why(ended: asyncio.CancelledError | GeneratorExit) -> tuple[int, str]:
-    """Tell status and words of a request that was ended from outside: of the error that ended it, if any."""
-    cause = stop_in(ended)
-    return (499, "the client left") if cause is None else (cause.status, str(cause))
-
-
-def _status(error: Exception) -> int:
-    if isinstance(error, RequestError | AllAttemptsFailed):
-        return error.status
-    return client_status(error.cause) if isinstance(error, StreamBroken) else 500
-
-
-def _record(
-    request: InferenceRequest, trace: Trace, started_at: float, duration_s: float, ending: Ending
-) -> RequestRecord:
-    served = trace.committed
-    return RequestRecord(
-        id=request.id,
-        kind=request.kind,
-        requested_model=request.model,
-        stream=request.stream,
-        started_at=started_at,
-        duration_s=duration_s,
-        status=ending.status,
-        attempts=tuple(trace.attempts),
-        served_model=served.model_id if served else None,
-        served_endpoint=served.endpoint_id if served else None,
-        served_provider=served.provider_name if served else None,
-        is_cancelled=ending.status == 499,
-        ttft_s=trace.ttft_s,
-        usage=trace.usage,
-        cost=trace.cost(),
-        is_usage_estimated=trace.is_usage_estimated,
-        key_id=request.key_id,
-        session_id=request.session_id,
-        error=ending.error,
-        route=served.reason if served else None,
-    )

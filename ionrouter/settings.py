@@ -98,6 +98,11 @@ class Settings(BaseSettings):
     fetch_media: bool = Field(
         True, description="fetch https:// images and files that a request names, for providers that do not"
     )
+    response_cache_bytes: int = Field(
+        64 * MIB,
+        ge=0,
+        description="memory for answers that callers ask to be kept (`X-OpenRouter-Cache`); 0 keeps none",
+    )
     console: bool = Field(True, description="serve the web page at /console/")
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 

@@ -118,6 +118,7 @@ def generation_card(row: Generation) -> GenerationCard:
         native_tokens_cached=row.cached_tokens,
         total_cost=round(row.cost, DIGITS),
         usage=round(row.cost, DIGITS),
+        response_cache_source_id=row.source_id,
         state=row.state,
         status=row.status,
         error=row.error,

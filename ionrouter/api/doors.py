@@ -36,7 +36,8 @@ ALWAYS_ALLOWED_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE, OPTIONS",
     "Access-Control-Expose-Headers": "X-Generation-Id, X-Ionrouter-Route, X-Ionrouter-Dropped, "
-    "X-Ionrouter-Notes, Retry-After",
+    "X-Ionrouter-Notes, Retry-After, X-OpenRouter-Cache-Status, X-OpenRouter-Cache-TTL, "
+    "X-OpenRouter-Cache-Age, X-OpenRouter-Cache-Source-Id",
     "Access-Control-Max-Age": "600",
 }
 _HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")

@@ -25,7 +25,7 @@ from ionrouter.schema.rerank import RerankRequest
 from ionrouter.schema.spans import RequestSpan
 from ionrouter.schema.validation import validated
 
-SURFACE = Surface(encode=event, heartbeat=COMMENT, end=DONE, repeats_chunks=True)
+SURFACE = Surface(name="chat", encode=event, heartbeat=COMMENT, end=DONE, repeats_chunks=True)
 Parsed = ChatRequest | CompletionRequest | EmbeddingsRequest | RerankRequest
 MODELS: dict[Kind, type[Parsed]] = {
     "chat": ChatRequest,

@@ -16,7 +16,7 @@ from ionrouter.schema.messages_request import MessagesRequest
 from ionrouter.schema.validation import validated
 
 ESTIMATED = "input_tokens is estimated: four characters a token, pictures and files not counted"
-SURFACE = Surface(encode=named_event, heartbeat=named_event({"type": "ping"}))
+SURFACE = Surface(name="messages", encode=named_event, heartbeat=named_event({"type": "ping"}))
 
 
 async def messages(request: web.Request) -> web.StreamResponse:

@@ -14,7 +14,9 @@ from ionrouter.schema.responses_answer import ResponsesAnswer
 from ionrouter.schema.responses_request import ResponsesRequest
 from ionrouter.schema.validation import validated
 
-SURFACE = Surface(encode=event, heartbeat=COMMENT, end=DONE, end_of_failure=DONE, metadata_in="response")
+SURFACE = Surface(
+    name="responses", encode=event, heartbeat=COMMENT, end=DONE, end_of_failure=DONE, metadata_in="response"
+)
 
 
 async def responses(request: web.Request) -> web.StreamResponse:

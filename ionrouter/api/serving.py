@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from ionrouter.alarm import Alarm
-from ionrouter.api import large_answer
+from ionrouter.api import kept, large_answer
 from ionrouter.api.envelopes import in_callers_words
 from ionrouter.api.errors import error_body
 from ionrouter.api.responses import header_text, json_response, plain
@@ -78,6 +78,7 @@ class Answer(Protocol):
 class Surface:
     """How a surface puts events on the wire."""
 
+    name: str  # of the words it speaks: chat's, messages', responses'
     encode: Callable[[Piece], bytes]
     heartbeat: bytes
     end: bytes = b""  # after a good stream's last event
@@ -106,6 +107,7 @@ class Ask:
     committed: Committed | None = None
     metadata: RouteMetadata | None = None  # asked for with a header
     notes: tuple[str, ...] = ()  # what was changed in the request or the answer
+    cache_headers: Mapping[str, str] | None = None  # where the response cache was asked for
 
     def commit(self, committed: Committed) -> dict[str, str]:
         """Note who serves; returns the headers that say so, and what was left out, without being asked."""
@@ -114,6 +116,8 @@ class Ask:
         headers = {"X-Ionrouter-Route": header_text(f"{committed.endpoint_id}; {committed.reason}")}
         if dropped := self.dropped:
             headers["X-Ionrouter-Dropped"] = header_text(", ".join(dropped))
+        if self.cache_headers is not None:
+            headers |= self.cache_headers
         return headers | self.note_header()
 
     def note_plan(self, explanation: Any) -> None:
@@ -168,10 +172,12 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
     ask.metadata = metadata_for(request, ask.wanted)
     request[ROUTED] = True
     ask.ignored += unknown_options(ask.wanted, edge.router.table)
+    visit = await _visit(request, ask, surface) if kept.may_ask(request, ask.wanted) else None
     try:
         stream = _Stream(request, edge, ask, surface) if ask.wanted.stream else None
         tell = ask.note_plan if ask.wanted.overrides.explain else None
-        run = Run(edge.router.batches(ask.wanted, stream, tell))
+        source = edge.router.batches if visit is None else visit.batches
+        run = Run(source(ask.wanted, stream, tell))
         edge.in_flight.add(run)
         try:
             if stream is not None:
@@ -185,6 +191,16 @@ async def serve(request: web.Request, ask: Ask, surface: Surface) -> web.StreamR
         if ask.metadata is not None:
             request[METADATA] = ask.metadata.of_error(error, ask.committed)
         raise
+
+
+async def _visit(request: web.Request, ask: Ask, surface: Surface) -> kept.Visit | None:
+    """Look into the response cache, where the request wants that."""
+    visit = await kept.visit(request, ask.wanted, surface.name)
+    if visit is not None:
+        ask.cache_headers = visit.headers
+        if visit.found is not None:
+            ask.metadata = None  # nothing was routed
+    return visit
 
 
 async def _whole(request: web.Request, events: Iterable[Event | TextRun], ask: Ask) -> web.StreamResponse:
@@ -301,7 +317,7 @@ class _Stream:
         self._beating = asyncio.create_task(self._send_heartbeat(), name="heartbeat")
 
     async def _send_heartbeat(self) -> None:
-        self._sse.set_headers({"X-Ionrouter-Route": "pending"})
+        self._sse.set_headers({"X-Ionrouter-Route": "pending", **(self._ask.cache_headers or {})})
         try:
             await self._sse.write([self._surface.heartbeat])
         except ClientGone:

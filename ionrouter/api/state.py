@@ -13,9 +13,11 @@ from ionrouter.accounting import Accounts
 from ionrouter.api.inflight import InFlight
 from ionrouter.api.readiness import Readiness
 from ionrouter.metrics import Metrics
+from ionrouter.response_cache import ResponseCache
 from ionrouter.routing.table import Endpoint, RoutingTable
 from ionrouter.schema.callers_paths import CallersPaths
 from ionrouter.schema.events import Batch, Taker
+from ionrouter.schema.kept import KeptAnswer
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.settings import Settings
@@ -43,6 +45,10 @@ class Routes(Protocol):
 
         `tell` hears the plan before that.
         """
+        ...
+
+    def replay(self, request: InferenceRequest, kept: KeptAnswer) -> AsyncIterator[Batch]:
+        """The same of an answer that was kept, asking nobody."""
         ...
 
     async def count_prompt(self, request: InferenceRequest) -> int | None:
@@ -80,8 +86,11 @@ class Edge:
     tracing: Tracing | None = None
     in_flight: InFlight = field(default_factory=InFlight)
     stats_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of answers made of statistics: one works
+    kept: ResponseCache[KeptAnswer] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.kept = ResponseCache(self.settings.response_cache_bytes)
+        self.metrics.cache_bytes.set_function(lambda: self.kept.num_bytes)
         self.metrics.in_flight.set_function(self.in_flight.__len__)
 
 

@@ -18,6 +18,7 @@ from ionrouter.routing.validation import problems_in
 from ionrouter.routing.values import Reach, reach
 from ionrouter.routing.yaml_source import Loc
 from ionrouter.schema.chat import ChatRequest
+from ionrouter.schema.presets import cache_faults
 from ionrouter.schema.validation import validated
 from ionrouter.schema.variants import VARIANTS
 
@@ -259,6 +260,8 @@ def _presets(catalog: Catalog) -> Iterator[Problem]:
         for name in fields:
             if name in _NOT_IN_PRESETS:
                 yield catalog.source.problem(("presets", slug, name), "belongs to requests, not to presets")
+        for name, message in cache_faults(fields):
+            yield catalog.source.problem(("presets", slug, name), message)
         rest = {name: value for name, value in fields.items() if name not in _NOT_IN_PRESETS}
         try:
             validated(ChatRequest, {**_ANY_MESSAGE, **rest})

@@ -211,7 +211,7 @@ class GenerationCard(BaseModel):
     upstream_inference_cost: None = None
     is_byok: bool = False
     web_search_engine: None = None
-    response_cache_source_id: None = None
+    response_cache_source_id: str | None = None
     state: str  # ours: started, finished, failed, cancelled, aborted
     status: int | None  # ours: what the client saw
     error: str | None  # ours

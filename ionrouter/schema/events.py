@@ -145,7 +145,7 @@ class Committed(Struct, frozen=True):
     model_id: str
     provider_name: str
     reason: str  # e.g. "score 0.00021, first pick of 3" or "fallback after together/...: 503"
-    attempt: int  # 1-based
+    attempt: int  # 1-based; 0: a kept answer, for which nobody was asked
     dropped: tuple[str, ...] = ()  # request parameters this endpoint does not take
     notes: tuple[str, ...] = ()  # what the router changed in the request
 
@@ -158,6 +158,15 @@ class Finished(Struct, frozen=True):
     attempts: tuple[AttemptRecord, ...]
     ttft_s: float | None  # arrival to commit, fallbacks included
     is_usage_estimated: bool = False
+
+
+class Source(Struct, frozen=True):
+    """Which request a kept answer was given to first, and how that answer ended."""
+
+    id: str
+    finish_reason: FinishReason | None = None
+    native_finish_reason: str | None = None
+    service_tier: str | None = None
 
 
 class RequestRecord(Struct, frozen=True):
@@ -183,6 +192,7 @@ class RequestRecord(Struct, frozen=True):
     session_id: str | None = None
     error: str | None = None
     route: str | None = None  # why this endpoint served it, as in Committed.reason
+    source: Source | None = None  # of the kept answer that it was given; None: somebody was asked
 
 
 class Observer(Protocol):

@@ -18,6 +18,7 @@ GATEWAY_FIELDS = frozenset(
         "model", "models", "stream", "stream_options", "provider", "route", "transforms", "plugins", "preset",
         "session_id", "trace", "metadata", "usage", "user", "ionrouter", "include_reasoning", "debug",
         "deferred_tools", "stop_server_tools_when", "max_tool_calls", "cache_control",
+        "cache_enabled", "cache_ttl_seconds",  # a preset's words about the response cache
         "encoding_format",  # upstreams are asked for plain numbers, which all of them know
     }
 )  # fmt: skip

@@ -68,6 +68,8 @@ class MessagesAnswer:
     def commit(self, committed: Committed) -> None:
         """Note who serves."""
         self.model, self.provider = committed.model_id, committed.provider_name
+        if committed.attempt == 0:  # a kept answer takes no tokens
+            self.num_in = 0
 
     def pieces(self, chunk: Chunk) -> Iterator[SseEvent]:
         """Write one chunk."""

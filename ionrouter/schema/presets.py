@@ -5,13 +5,16 @@ Asked for as the model `@preset/NAME`, as `MODEL@preset/NAME`, or as the field `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ionrouter.errors import RequestError
 from ionrouter.schema.tool_calls import function_name
 
 MARK = "@preset/"
+CACHE_ENABLED, CACHE_TTL = "cache_enabled", "cache_ttl_seconds"  # of the response cache
+MAX_CACHE_TTL_S = 86_400
+NO_PRESET: Mapping[str, Any] = {}
 
 
 def with_preset(body: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -36,6 +39,24 @@ def with_preset(body: Any, presets: Mapping[str, Mapping[str, Any]]) -> Any:
         param = "preset" if named is None else "model"
         raise RequestError(f"no preset is called '{slug}'", status=404, error_type="not_found", param=param)
     return _merged(presets[slug], {**body, "model": model})
+
+
+def preset_of(body: Any, presets: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The preset that a body names, one that `with_preset` takes; nothing where it names none."""
+    if not isinstance(body, dict):
+        return NO_PRESET
+    _, named = _split(body.get("model"))
+    slug = named if named is not None else body.get("preset")
+    return presets.get(slug, NO_PRESET) if isinstance(slug, str) else NO_PRESET
+
+
+def cache_faults(preset: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a preset's words about the response cache: field and message."""
+    if not isinstance(preset.get(CACHE_ENABLED, False), bool):
+        yield CACHE_ENABLED, "should be true or false"
+    ttl_s = preset.get(CACHE_TTL, 1)
+    if type(ttl_s) is not int or not 1 <= ttl_s <= MAX_CACHE_TTL_S:
+        yield CACHE_TTL, f"should be a whole number of seconds from 1 to {MAX_CACHE_TTL_S}"
 
 
 def _split(model: Any) -> tuple[Any, str | None]:

@@ -64,6 +64,7 @@ class Generation(Struct, frozen=True):
     queue_s: float | None = None  # of the attempt that served; None: not measured
     num_tool_calls: int = 0
     num_bad_tool_calls: int = 0
+    source_id: str | None = None  # of the generation whose kept answer it was given
 
 
 COLUMNS = Generation.__struct_fields__
@@ -154,6 +155,7 @@ def started(
 def ended(record: RequestRecord, client: Client, instance: str | None = None) -> Generation:
     """What is known when it has ended, however it did."""
     served = record.attempts[-1] if record.served_endpoint and record.attempts else None
+    told = served or record.source  # who knows how the answer ended
     broke = served is not None and served.failure is not None and not record.is_cancelled
     return Generation(
         id=record.id,
@@ -174,9 +176,9 @@ def ended(record: RequestRecord, client: Client, instance: str | None = None) ->
         provider=record.served_provider,
         duration_s=record.duration_s,
         ttft_s=record.ttft_s,
-        finish_reason="error" if broke else served.finish_reason if served else None,
-        native_finish_reason=served.native_finish_reason if served else None,
-        service_tier=served.service_tier if served else None,
+        finish_reason="error" if broke else told.finish_reason if told else None,
+        native_finish_reason=told.native_finish_reason if told else None,
+        service_tier=told.service_tier if told else None,
         upstream_id=served.upstream_id if served else None,
         prompt_tokens=record.usage.prompt_tokens,
         completion_tokens=record.usage.completion_tokens,
@@ -190,6 +192,7 @@ def ended(record: RequestRecord, client: Client, instance: str | None = None) ->
         queue_s=served.queue_s if served else None,
         num_tool_calls=served.num_tool_calls if served else 0,
         num_bad_tool_calls=served.num_bad_tool_calls if served else 0,
+        source_id=record.source.id if record.source else None,
     )
 
 

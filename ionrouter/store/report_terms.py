@@ -18,9 +18,10 @@ NUM_ATTEMPTS = "$num_attempts"  # see `in_dialect`
 ATTEMPTS = "$attempts"  # a table of the attempts of each generation
 Format = Literal["number", "currency", "percent", "latency", "throughput"]
 
-# What percentiles are taken of: milliseconds, and tokens per second with waiting included. NULL: no sample.
+# What percentiles are taken of: milliseconds, and tokens per second with waiting included. NULL: no sample,
+# as a kept answer is none: nobody was asked.
 QUANTITIES: Mapping[str, str] = {
-    "latency": "CASE WHEN state = 'finished' THEN duration_s * 1000 END",
+    "latency": "CASE WHEN state = 'finished' AND source_id IS NULL THEN duration_s * 1000 END",
     "ttft": "CASE WHEN is_stream = 1 AND state IN ('finished', 'cancelled') THEN ttft_s * 1000 END",
     "throughput": "CASE WHEN state = 'finished' AND completion_tokens > 0 AND duration_s > 0 "
     "THEN completion_tokens / duration_s END",

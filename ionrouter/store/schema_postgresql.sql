@@ -50,6 +50,7 @@ CREATE TABLE generation (
     queue_s DOUBLE PRECISION,
     num_tool_calls INTEGER DEFAULT 0 NOT NULL,
     num_bad_tool_calls INTEGER DEFAULT 0 NOT NULL,
+    source_id TEXT,
     PRIMARY KEY (id)
 );
 CREATE INDEX generation_key ON generation (key_hash, started_at);
@@ -89,5 +90,5 @@ CREATE TABLE stats_series (
     PRIMARY KEY (id)
 );
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0005');
+INSERT INTO alembic_version VALUES ('0006');
 INSERT INTO key_version VALUES (0);

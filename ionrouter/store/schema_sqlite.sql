@@ -51,6 +51,7 @@ CREATE TABLE generation (
     queue_s REAL,
     num_tool_calls INTEGER DEFAULT 0 NOT NULL,
     num_bad_tool_calls INTEGER DEFAULT 0 NOT NULL,
+    source_id TEXT,
     PRIMARY KEY (id)
 )
  STRICT;
@@ -97,5 +98,5 @@ CREATE TABLE stats_series (
 )
  STRICT;
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0005');
+INSERT INTO alembic_version VALUES ('0006');
 INSERT INTO key_version VALUES (0);

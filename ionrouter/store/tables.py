@@ -98,6 +98,7 @@ generation = _table(
     Column("queue_s", FLOAT),
     _zero("num_tool_calls"),
     _zero("num_bad_tool_calls"),
+    Column("source_id", Text),  # the generation whose kept answer it was given
     Index("generation_started", "started_at"),
     Index("generation_key", "key_hash", "started_at"),
     Index(

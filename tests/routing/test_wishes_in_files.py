@@ -48,6 +48,15 @@ MODELS = "models:\n  m: {endpoints: [{provider: f}]}\naliases: {a: m}\n"
         ("groups: {M: [m]}", "groups.M: is a model or an alias already"),
         ("groups: {a: [m]}", "groups.a: is a model or an alias already"),
         ("presets: {p: {messages: []}}", "presets.p.messages: belongs to requests, not to presets"),
+        ("presets: {p: {cache_enabled: 1}}", "presets.p.cache_enabled: should be true or false"),
+        (
+            "presets: {p: {cache_ttl_seconds: 90000}}",
+            "presets.p.cache_ttl_seconds: should be a whole number of seconds from 1 to 86400",
+        ),
+        (
+            "presets: {p: {cache_ttl_seconds: true}}",
+            "presets.p.cache_ttl_seconds: should be a whole number of seconds from 1 to 86400",
+        ),
         ("presets: {p: {temperature: 9}}", "presets.p: temperature"),
         ("presets: {p: {provider: {srot: price}}}", "presets.p: provider: Unrecognized key(s)"),
     ],

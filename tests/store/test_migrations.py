@@ -131,6 +131,7 @@ async def test_statistics_and_generations_of_the_fourth_revision_stay_readable(p
         (row,) = link.rows(SELECT, ("gen-old",))
     found = from_row(row)
     assert (found.queue_s, found.num_tool_calls, found.num_bad_tool_calls) == (None, 0, 0)
+    assert found.source_id is None
     book = StatsBook()
     assert await StatsKeeper(book, Writer(database), "one", clock=lambda: now).restore() == 1
     (told,) = answer(book, Question(now - 5 * 86_400, now))

@@ -60,6 +60,7 @@ def generations() -> st.SearchStrategy[Generation]:
         queue_s=st.none() | st.just(0.0) | seconds,
         num_tool_calls=st.integers(2, 4),
         num_bad_tool_calls=st.integers(0, 2),
+        source_id=st.sampled_from([None, None, "gen-1-kept"]),
     )
 
 
@@ -138,7 +139,7 @@ PLAIN: dict[str, Callable[[Rows], Any]] = {
 def samples(quantity: str, rows: Rows) -> list[float]:
     done = [r for r in rows if r.state == "finished"]
     if quantity == "latency":
-        return sorted(r.duration_s * 1000 for r in done if r.duration_s is not None)
+        return sorted(r.duration_s * 1000 for r in done if r.duration_s is not None and not r.source_id)
     if quantity == "throughput":
         fast = [r.completion_tokens / r.duration_s for r in done if r.completion_tokens and r.duration_s]
         return sorted(fast, reverse=True)
