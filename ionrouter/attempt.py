@@ -236,6 +236,7 @@ class Attempt:
             attempt=errand.number,
             dropped=errand.dropped,
             notes=errand.request.notes,
+            sent=() if self._trace.sent is None else tuple(s for s in self._trace.sent if s.body),
         )
         return self._trace.committed
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ionrouter.attempt import Attempt
 from ionrouter.balancing.circuit_breaker import Permit
@@ -23,7 +24,7 @@ from ionrouter.errand import Errand, Parts, Trace
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import Endpoint, ProviderType, RoutingSettings
-from ionrouter.schema.events import ProviderEvent, Taker
+from ionrouter.schema.events import ProviderEvent, SentBody, Taker
 from ionrouter.schema.request import InferenceRequest
 
 PRIORITIES = {"priority": 1, "fast": 1, "ultrafast": 1, "flex": -1}  # service tier -> place in Ion's queue
@@ -90,9 +91,12 @@ class Departures:
 
     def _errand(self, candidate: Candidate, hedge: str | None) -> Errand:
         upstream = upstream_request(self.request, candidate.endpoint)
+        asked = (
+            self._shown(upstream.request, candidate) if self.request.overrides.echoes else upstream.request
+        )
         return Errand(
             request=self.request,
-            upstream=upstream.request,
+            upstream=asked,
             endpoint=candidate.endpoint,
             route=candidate.route,
             client=client_for(candidate.endpoint, self.clients),
@@ -105,6 +109,12 @@ class Departures:
             role="hedge" if hedge else "main",
             taker=self.taker,
         )
+
+    def _shown(self, upstream: UpstreamRequest, candidate: Candidate) -> UpstreamRequest:
+        """Note what it sends, for the caller to see."""
+        sent = SentBody(candidate.route.id, candidate.endpoint.provider.name)
+        self.trace.sent = [*(self.trace.sent or ()), sent]
+        return replace(upstream, sent=sent)
 
 
 class Prepared(Struct, frozen=True):

@@ -16,7 +16,7 @@ from ionrouter.balancing.hedging import HedgeBook
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import Endpoint, ModelRoute
-from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed, Taker
+from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed, SentBody, Taker
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.tally import Tally
 from ionrouter.schema.tool_calls import count_calls
@@ -47,6 +47,7 @@ class Trace(Struct):
     usage: Usage = Usage()
     is_usage_estimated: bool = False
     strategy: str = ""  # of its plan
+    sent: list[SentBody] | None = None  # by its attempts; None: nobody wants to see it
     stop: str | None = None  # why this server ended the request before its time; None: it did not
 
     def note_end(self, ended: BaseException) -> None:

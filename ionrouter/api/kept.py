@@ -74,7 +74,7 @@ def may_ask(request: web.Request, wanted: InferenceRequest) -> bool:
 async def visit(request: web.Request, wanted: InferenceRequest, surface: str) -> Visit | None:
     """Look for the request's answer; None where it does not want the cache, or nothing may be kept of it."""
     edge = request.app[EDGE]
-    if edge.kept.max_bytes == 0 or wanted.overrides.explain:
+    if edge.kept.max_bytes == 0 or wanted.overrides.explain or wanted.overrides.echoes:
         return None
     table = edge.router.table
     body = await read_json(request, edge.settings.max_body_bytes)  # again: the translated one says less

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ from ionrouter.schema.events import (
     Finished,
     Lane,
     ProviderBatch,
+    SentBody,
     TextRun,
 )
 from ionrouter.schema.healing import healed_answer, wants_healing
@@ -55,6 +56,10 @@ class Answer(Protocol):
 
     def commit(self, committed: Committed) -> None:
         """Note who serves."""
+        ...
+
+    def shown(self, sent: Sequence[SentBody]) -> Iterable[Piece]:
+        """The stream's events for what was sent upstream, before all else."""
         ...
 
     def pieces(self, chunk: Chunk) -> Iterable[Piece]:
@@ -331,7 +336,7 @@ class _Stream:
             case Committed():
                 self._reports_route |= self._sse.has_started  # the headers left before the route was known
                 self._sse.set_headers(self._ask.commit(item))
-                return b""
+                return self._encoded(self._ask.answer.shown(item.sent)) if item.sent else b""
             case Chunk():
                 return self._encoded(self._ask.answer.pieces(item))
             case Complete():

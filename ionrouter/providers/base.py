@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from ionrouter.routing.table import Endpoint
-from ionrouter.schema.events import ProviderBatch, ProviderEvent, Taker
+from ionrouter.schema.events import ProviderBatch, ProviderEvent, SentBody, Taker
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Usage
 
@@ -56,6 +56,7 @@ class UpstreamRequest(Struct, frozen=True):
     traceparent: str | None = None  # W3C Trace Context, for upstreams that are to continue the trace
     queue: QueueTime = field(default_factory=QueueTime)  # this and the next change
     told: ToldUsage = field(default_factory=ToldUsage)
+    sent: SentBody | None = None  # to be told what goes out, where somebody wants to see it
     taker: Taker | None = None  # may be offered a batch before it is yielded; what it takes is not yielded
 
 

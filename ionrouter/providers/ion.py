@@ -52,6 +52,7 @@ from ionrouter.providers.ion_taken import Taken
 from ionrouter.providers.ion_tools import grammar_with_tools, may_think
 from ionrouter.routing.table import Endpoint, LocalModel
 from ionrouter.schema.events import Chunk, ProviderBatch, flat
+from ionrouter.schema.json import dumps
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.usage import Usage
 
@@ -132,6 +133,8 @@ class IonProvider:
         try:
             async with self._lease(request.endpoint) as engine:
                 prompts, plan = await self._in_thread_if_long(request, engine)
+                if request.sent is not None:
+                    request.sent.body = _rendered(request, engine, prompts)
                 async with aclosing(_answer(engine, prompts, plan, request)) as batches:
                     async for batch in batches:
                         yield batch
@@ -192,6 +195,13 @@ class IonProvider:
 def _failure(error: Exception) -> UpstreamError:
     failure, status, code = _FAILURES[type(error)]  # type: ignore[index]
     return UpstreamError(failure, str(error), status=status, code=code)
+
+
+def _rendered(request: UpstreamRequest, engine: LocalEngine, prompts: list[Prompt]) -> bytes:
+    """What the model continues, in the place of the messages that it was made of, and the other fields."""
+    rest = {name: value for name, value in request.body.items() if name not in _PROMPTS.values()}
+    (text,) = (engine.tokenizer.text_of(prompt.ids) for prompt in prompts)  # of a chat there is one
+    return dumps({"model": request.endpoint.model_id, "prompt": text, **rest})
 
 
 def _with_form(plan: Plan, request: UpstreamRequest, engine: LocalEngine, prompts: list[Prompt]) -> Plan:

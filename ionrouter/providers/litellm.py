@@ -135,6 +135,9 @@ class LiteLLMProvider:
     async def _answered(
         self, request: UpstreamRequest, content: dict[str, Any], errors: ErrorReader
     ) -> AsyncGenerator[ProviderBatch, None]:
+        if request.sent is not None:  # in OpenAI's words: the worker translates, and keeps that to itself
+            body = {"model": content["model"], **content["arguments"], **content["extra_body"]}
+            request.sent.body = self._redact.without_keys(json.dumps({**body, "stream": content["stream"]}))
         call = await self._call(request, content, errors)
         try:
             if not request.stream or request.kind in WHOLE_KINDS:

@@ -100,6 +100,8 @@ class OpenAIProvider:
     async def _carry(
         self, request: UpstreamRequest, errors: ErrorReader, url: str, headers: Mapping[str, str], data: bytes
     ) -> Answer:
+        if request.sent is not None:
+            request.sent.body = self._redact.without_keys(data)
         allow_http, connect_s = request.endpoint.provider.allow_http, request.endpoint.timeouts.connect_s
         try:
             return await self._outgoing.send(
@@ -184,6 +186,8 @@ class OpenAIProvider:
 
     async def _post(self, request: UpstreamRequest, errors: ErrorReader) -> Answer:
         endpoint, data = request.endpoint, json.dumps(build_body(request))
+        if request.sent is not None:
+            request.sent.body = self._redact.without_keys(data)
         try:
             path, variable = _PATHS[request.kind], endpoint.key_variable
             head = self._head("POST", endpoint.provider, path, variable, is_stream=request.stream)

@@ -6,12 +6,12 @@ every chunk; `role` never null; `usage` never null; the model and provider that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Committed, Complete, Finished
+from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Committed, Complete, Finished, SentBody
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import NO_COMPLETION_PARTS, CompletionParts, Cost, Usage
 
@@ -51,6 +51,12 @@ class AnswerFrame:
         if chunk.service_tier is not None:
             body["service_tier"] = chunk.service_tier
         return body
+
+    def shown(self, sent: Sequence[SentBody]) -> Iterator[dict[str, Any]]:
+        """The first chunks of a caller that wants to see what was sent upstream, one an attempt."""
+        for each in sent:
+            named = {"model": each.model_id, "provider": each.provider_name}
+            yield {**self._envelope(streaming=True), **named, "choices": [], "debug": each.told()}
 
     def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
         """The events of one chunk: none for one that holds usage alone."""
@@ -144,6 +150,9 @@ class Unstreamed:
     @property
     def left_out(self) -> frozenset[str]:
         return frozenset()
+
+    def shown(self, sent: Sequence[SentBody]) -> Iterator[dict[str, Any]]:
+        raise AssertionError(f"{type(self).__name__} is not streamed")
 
     def pieces(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
         raise AssertionError(f"{type(self).__name__} is not streamed")

@@ -12,6 +12,7 @@ import string
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from ionrouter.errors import RequestError
@@ -162,6 +163,9 @@ class TextRequest(BaseModel):
         if self.include_reasoning is False and not self.reasoning:
             upstream["reasoning"] = {"exclude": True}
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        overrides = self.ionrouter.overrides() if self.ionrouter else _NO_OVERRIDES
+        if "debug" in kept_here and kind == "chat" and self.stream and _echoes(kept_here["debug"]):
+            overrides = replace(overrides, echoes=True)
         return InferenceRequest(
             id=request_id,
             kind=kind,
@@ -172,7 +176,7 @@ class TextRequest(BaseModel):
             parameters=MODEL_PARAMETERS.intersection(upstream),
             input_modalities=modalities,
             preferences=self._preferences(),
-            overrides=self.ionrouter.overrides() if self.ionrouter else _NO_OVERRIDES,
+            overrides=overrides,
             prompt_tokens=-(-characters // CHARACTERS_PER_TOKEN),
             context_tokens=None if longest is None else -(-longest // CHARACTERS_PER_TOKEN),
             max_tokens=limit,
@@ -214,6 +218,11 @@ class TextRequest(BaseModel):
             return ()
         enabled = [plugin.id for plugin in self.plugins if plugin.enabled is not False]
         return ("plugins",) if RESPONSE_HEALING in enabled else ()
+
+
+def _echoes(debug: Any) -> bool:
+    """Whether a `debug` wants to see what is sent upstream."""
+    return isinstance(debug, Mapping) and debug.get("echo_upstream_body") is True
 
 
 def _session_of(cache_key: str | None) -> str | None:

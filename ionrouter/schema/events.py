@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ionrouter.errors import FailureClass
+from ionrouter.schema.json import loads
 from ionrouter.schema.request import Kind
 from ionrouter.schema.usage import Cost, Usage
 
@@ -138,6 +139,18 @@ class AttemptRecord(Struct, frozen=True):
         return self.failure is None
 
 
+class SentBody(Struct):
+    """What one attempt sent upstream, for a caller that wants to see it. Its client writes `body`."""
+
+    model_id: str
+    provider_name: str
+    body: bytes | None = None  # JSON without the server's keys; None: nothing was sent
+
+    def told(self) -> dict[str, Any]:
+        """A chunk's or an event's `debug`."""
+        return {"echo_upstream_body": loads(self.body or b"{}")}
+
+
 class Committed(Struct, frozen=True):
     """The answer is decided: this endpoint's. Everything a response header needs."""
 
@@ -148,6 +161,7 @@ class Committed(Struct, frozen=True):
     attempt: int  # 1-based; 0: a kept answer, for which nobody was asked
     dropped: tuple[str, ...] = ()  # request parameters this endpoint does not take
     notes: tuple[str, ...] = ()  # what the router changed in the request
+    sent: tuple[SentBody, ...] = ()  # by every attempt so far, where the caller wants to see it
 
 
 class Finished(Struct, frozen=True):

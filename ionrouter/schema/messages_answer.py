@@ -14,7 +14,7 @@ from ionrouter.schema.annotations import as_messages_citation, listed
 from ionrouter.schema.answers import cost_fields
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Complete, Finished
+from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Complete, Finished, SentBody
 from ionrouter.schema.reasoning_details import ENCRYPTED, Block, Detail, details_of
 from ionrouter.schema.tool_stream import ToolStream
 from ionrouter.schema.usage import Cost, Usage
@@ -70,6 +70,10 @@ class MessagesAnswer:
         self.model, self.provider = committed.model_id, committed.provider_name
         if committed.attempt == 0:  # a kept answer takes no tokens
             self.num_in = 0
+
+    def shown(self, sent: Sequence[SentBody]) -> Iterator[SseEvent]:
+        """Nothing: Anthropic's clients know no event for what was sent upstream."""
+        yield from ()
 
     def pieces(self, chunk: Chunk) -> Iterator[SseEvent]:
         """Write one chunk."""

@@ -42,11 +42,12 @@ class ProviderPreferences(Struct, frozen=True):
 
 
 class Overrides(Struct, frozen=True):
-    """Our own extension, the request's `ionrouter` object."""
+    """Our own extension, the request's `ionrouter` object; and the wish to see what is sent."""
 
     strategy: str | None = None
     value_of_time: float | None = None  # USD per second
     explain: bool = False
+    echoes: bool = False  # what is sent upstream; asked for with `debug`, and known of streams alone
 
 
 class Client(Struct, frozen=True):

@@ -5,14 +5,14 @@ One machine writes both, so that a stream and its whole twin cannot differ. Item
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.schema.answers import cost_fields
 from ionrouter.schema.assemble import as_chunk
 from ionrouter.schema.errors import ErrorBody
-from ionrouter.schema.events import Chunk, Committed, Complete, Finished
+from ionrouter.schema.events import Chunk, Committed, Complete, Finished, SentBody
 from ionrouter.schema.responses_output import Output, SseEvent
 from ionrouter.schema.usage import Cost, Usage
 
@@ -55,6 +55,11 @@ class ResponsesAnswer:
     def commit(self, committed: Committed) -> None:
         """Note who serves."""
         self.model, self.provider = committed.model_id, committed.provider_name
+
+    def shown(self, sent: Sequence[SentBody]) -> Iterator[SseEvent]:
+        """The events of a caller that wants to see what was sent upstream, one an attempt."""
+        yield from self._begin()
+        yield from self._numbered([{"type": "response.debug", "debug": each.told()} for each in sent])
 
     def pieces(self, chunk: Chunk) -> Iterator[SseEvent]:
         """Write one chunk."""
