@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from ionrouter.api.responses import json_response
 from ionrouter.api.row_stream import paced
 from ionrouter.api.state import EDGE, Edge, is_owner
+from ionrouter.balancing.assignment import pick
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.errors import IonrouterError
 from ionrouter.routing.edges import Kind, Node, wiring_of_table
 from ionrouter.routing.resolve import serves
 from ionrouter.routing.table import Endpoint, ModelRoute
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.request import Client, InferenceRequest
 from ionrouter.schema.request import Kind as RequestKind
 
 EXAMPLE_PROMPT_TOKENS = 1000  # of the request that shares and scores are told of
+_MAX_USERS = 5000  # tried to find one in each arm of a split: an arm of 0.1 % is missed once in 150 names
 _KINDS: tuple[RequestKind, ...] = ("chat", "embeddings", "rerank")
 # What a candidate of a dry run says that is the endpoint's own; the rest is the request's.
 _TOLD = (
@@ -83,14 +88,15 @@ def _facts(edge: Edge, is_whole: bool) -> Iterator[tuple[Node, Mapping[str, Any]
 
 
 def _of_endpoint(edge: Edge, endpoint: Endpoint, is_whole: bool) -> dict[str, Any]:
-    """Prices in USD per million tokens; `status` is OpenRouter's, as in the list of a model's endpoints."""
+    """Prices in USD per million tokens, None where nobody said; `status` is OpenRouter's (-5 to 0)."""
+    price = None if is_unpriced(endpoint) else endpoint.price
     return {
         "model": endpoint.model_id,
         "provider": endpoint.provider.slug,
         "tag": endpoint.tag,
         "upstream_model": endpoint.upstream_model,
-        "prompt_price": endpoint.price.prompt * 1e6,
-        "completion_price": endpoint.price.completion * 1e6,
+        "prompt_price": None if price is None else price.prompt * 1e6,
+        "completion_price": None if price is None else price.completion * 1e6,
         "disabled": endpoint.disabled,
         "unavailable": None if endpoint.disabled else edge.unavailable(endpoint, is_whole),
         "status": None if endpoint.disabled else edge.endpoint_status(endpoint),
@@ -106,15 +112,33 @@ def _chances(edge: Edge, model: ModelRoute) -> Mapping[str, Mapping[str, Any]]:
     ask = InferenceRequest(
         "graph", kind, model.id, {}, stream=kind == "chat", prompt_tokens=EXAMPLE_PROMPT_TOKENS
     )
-    try:
-        told = edge.router.explain(ask)
-    except IonrouterError:  # nobody serves it now; its endpoints say why
-        return {}
-    found: dict[str, Mapping[str, Any]] = {}
-    for row in told.candidates:
-        if row.model_id == model.id:
-            found[row.endpoint_id] = {"breaker": row.breaker, **{name: getattr(row, name) for name in _TOLD}}
-    for row in told.excluded:
-        if row.model_id == model.id:
-            found[row.endpoint_id] = {"breaker": row.breaker, "left_out": row.filter}
+    found, shares = dict[str, dict[str, Any]](), defaultdict[str, float](float)
+    for weight, example in _examples(model, ask):
+        try:
+            told = edge.router.explain(example)
+        except IonrouterError:  # nobody serves it now; its endpoints say why
+            return {}
+        for row in told.candidates:
+            if row.model_id == model.id:
+                shares[row.endpoint_id] += weight * row.share
+                known = {name: getattr(row, name) for name in _TOLD}
+                found[row.endpoint_id] = {"breaker": row.breaker, **known, "share": shares[row.endpoint_id]}
+        for out in told.excluded:
+            if out.model_id == model.id:
+                found[out.endpoint_id] = {"breaker": out.breaker, "left_out": out.filter}
     return found
+
+
+def _examples(model: ModelRoute, ask: InferenceRequest) -> Iterator[tuple[float, InferenceRequest]]:
+    """Requests whose shares, so weighted, add up to the model's: of a split or a canary one for each arm."""
+    if model.split is None:
+        yield 1.0, ask
+        return
+    wanted = {arm.name for arm in model.split.arms if arm.percent > 0}
+    for number in range(_MAX_USERS):
+        arm = pick(model.split, f"user {number}")
+        if arm.name in wanted:
+            wanted.remove(arm.name)
+            yield arm.percent / 100, replace(ask, client=Client(user=str(number)))
+        if not wanted:
+            return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.hedging import patience_s
 from ionrouter.balancing.outlook import streams_upstream
@@ -22,8 +23,8 @@ class ExplainedCandidate:
     provider_name: str
     tag: str
     tier: int  # 0: the model asked for
-    prompt_price: float  # USD per million tokens
-    completion_price: float
+    prompt_price: float | None  # USD per million tokens; None: nobody said
+    completion_price: float | None
     expected_price: float
     expected_s: float  # to a whole answer
     expected_ttft_s: float
@@ -133,6 +134,7 @@ def _candidate(
     order: int, candidate: Candidate, plan: Plan, request: InferenceRequest, moment: Moment
 ) -> ExplainedCandidate:
     endpoint, outlook, score = candidate.endpoint, candidate.outlook, candidate.score
+    price = None if is_unpriced(endpoint) else endpoint.price
     return ExplainedCandidate(
         order=order,
         endpoint_id=endpoint.id,
@@ -140,8 +142,8 @@ def _candidate(
         provider_name=endpoint.provider.name,
         tag=endpoint.tag,
         tier=candidate.tier,
-        prompt_price=endpoint.price.prompt * 1e6,
-        completion_price=endpoint.price.completion * 1e6,
+        prompt_price=None if price is None else price.prompt * 1e6,
+        completion_price=None if price is None else price.completion * 1e6,
         expected_price=outlook.price,
         expected_s=outlook.ok_s,
         expected_ttft_s=outlook.ttft_s,

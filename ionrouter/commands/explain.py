@@ -107,12 +107,16 @@ def _traffic(explanation: Mapping[str, Any]) -> Iterator[str]:
             yield f"breaker of {row['endpoint_id']}: {row['breaker'].replace('_', '-')}"
 
 
+def _price(usd: float | None) -> str:
+    return "?" if usd is None else f"{usd:g}"  # None: nobody said
+
+
 def _candidates(rows: list[Mapping[str, Any]], width: int) -> Table:
     cells = [
         (
             row["endpoint_id"],
-            f"{row['prompt_price']:g}",
-            f"{row['completion_price']:g}",
+            _price(row["prompt_price"]),
+            _price(row["completion_price"]),
             f"{row['expected_s']:.2f} s",
             f"{row['expected_ttft_s']:.2f} s",
             f"{row['success_rate']:.1%}",

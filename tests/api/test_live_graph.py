@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands.test_widths import in_terminal
 from tests.support.accounts import bank
+from tests.support.server import CHAT, running_server
 
 ROUTES = """
 routing: { explore: 0 }
@@ -26,6 +29,10 @@ models:
       - { provider: far, model: one }
     fallbacks: [acme/two]
   acme/two: { endpoints: [{ provider: gone, model: two }] }
+  acme/split: { split: { fake: 70, twin: 30 }, endpoints: [{ provider: fake }, { provider: twin }] }
+  acme/canary:
+    canary: { endpoint: twin, percent: 5 }
+    endpoints: [{ provider: fake }, { provider: twin }, { provider: twin, model: new }]
   acme/vectors: { output_modalities: [embeddings], endpoints: [{ provider: fake, model: v }] }
 aliases: { one: acme/one }
 patterns: { "any-*": { provider: fake } }
@@ -49,7 +56,7 @@ def test_every_name_is_a_node_and_every_reference_an_edge(data: Any) -> None:
     assert len(_nodes(data)) == len(data["nodes"])
     kinds = [node["kind"] for node in data["nodes"]]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
-        "alias": 1, "pattern": 1, "model": 3, "endpoint": 5, "provider": 4, "domain": 4,
+        "alias": 1, "pattern": 1, "model": 5, "endpoint": 10, "provider": 4, "domain": 4,
     }  # fmt: skip
     edges = {(edge["source"], edge["target"], edge["is_fallback"]) for edge in data["edges"]}
     assert ("alias:one", "model:acme/one", False) in edges
@@ -68,6 +75,27 @@ def test_endpoints_tell_price_share_and_score_of_the_example(data: Any) -> None:
     assert (fake["status"], fake["breaker"], fake["left_out"], fake["disabled"]) == (0, "closed", None, None)
     assert nodes["model:acme/one"]["strategy"] == "price"
     assert nodes["endpoint:fake/acme/vectors"]["share"] == 1.0
+
+
+def test_the_shares_of_a_split_are_its_percentages_whatever_the_next_draw(data: Any) -> None:
+    shares = {name: node["share"] for name, node in _nodes(data).items() if "share" in node}
+    assert shares["endpoint:fake/acme/split"] == pytest.approx(0.7)
+    assert shares["endpoint:twin/acme/split"] == pytest.approx(0.3)
+    canary = [share for name, share in shares.items() if "canary" in name]
+    assert shares["endpoint:fake/acme/canary"] == pytest.approx(0.95)
+    assert sorted(canary) == pytest.approx([0.025, 0.025, 0.95])
+
+
+def test_a_price_that_nobody_said_is_null_and_not_nothing(tmp_path: Path) -> None:
+    with running_server(tmp_path, ROUTES, env={"ELSEWHERE_API_KEY": "far-key-1234567"}) as server:
+        node = _nodes(server.get("/api/v1/routing/graph")[1]["data"])["endpoint:far/acme/one"]
+        assert (node["disabled"], node["prompt_price"], node["completion_price"]) == (None, None, None)
+        told = server.post("/api/v1/routing/explain", {**CHAT, "model": "one"})[1]["data"]["candidates"]
+        prices = {row["endpoint_id"]: (row["prompt_price"], row["completion_price"]) for row in told}
+        assert (prices["far/acme/one"], prices["fake/acme/one"]) == ((None, None), (1.0, 2.0))
+        out = in_terminal(120, tmp_path, "explain", "one", "--url", server.url)
+        row = next(line for line in out if line.startswith("far/acme/one")).split()
+        assert row[1:3] == ["?", "?"]
 
 
 def test_what_cannot_serve_says_why_and_has_no_share(data: Any) -> None:

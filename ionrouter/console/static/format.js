@@ -32,8 +32,9 @@ export function usd(value) {
   return `$${Number(value.toPrecision(3)).toFixed(Math.min(8, 2 - Math.floor(Math.log10(value))))}`;
 }
 
-/** USD per million tokens, as routes.yaml writes it. */
+/** USD per million tokens, as routes.yaml writes it; null: nobody said. */
 export function price(prompt, completion) {
+  if (prompt === null) return "unknown";
   if (prompt === 0 && completion === 0) return "free";
   return `$${Number(prompt.toPrecision(6))} / $${Number(completion.toPrecision(6))}`;
 }
