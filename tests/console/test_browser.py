@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from tests.support.accounts import bank
+from tests.support.console import CHROMIUM, ROUTES, WHY_NOT, page_of, press
 from tests.support.server import Server, running_server
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"
-)
-GUARD_MS = 60_000  # how long a step may take before the test is wrong
-
-ROUTES = """
-providers:
-  fake: { type: fake, name: Fake, options: { text: "one two three" } }
-  dear: { type: fake, name: Dear, options: { text: "four five six" } }
-  gone: { type: fake, name: Gone, options: { status: 503 } }
-  far: { type: openai, name: Far, base_url: "https://api.example.com/v1", keys: [ELSEWHERE_API_KEY] }
-models:
-  acme/one:
-    name: Acme One
-    endpoints:
-      - { provider: fake, model: one, prices: { prompt: 1, completion: 2 } }
-      - { provider: dear, model: one, prices: { prompt: 100, completion: 200 } }
-      - { provider: far, model: one }
-    fallbacks: [acme/two]
-  acme/two: { endpoints: [{ provider: gone, model: two }] }
-aliases: { one: acme/one }
-patterns: { "any-*": { provider: fake } }
-"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield found
-        found.close()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
 
 @pytest.fixture(scope="module")
@@ -56,30 +23,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             assert found.chat(model="one", stream=bool(number % 2), max_tokens=5)[0] == 200
         assert found.chat(model="acme/two")[0] == 503
         yield found
-
-
-@contextmanager
-def page_of(browser: Browser, server: Server, view: str = "", *, allowed: str = "") -> Iterator[Page]:
-    """A new tab of its own at a view; whatever the browser complains of fails the test, but `allowed`."""
-    context: BrowserContext = browser.new_context(accept_downloads=True)
-    page, complaints = context.new_page(), list[str]()
-    page.set_default_timeout(GUARD_MS)
-    expect.set_options(timeout=GUARD_MS)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.on("request", lambda sent: complaints.append(sent.url) if not _is_own(sent.url, server) else None)
-    page.goto(f"{server.url}/console/#/{view}")
-    yield page
-    context.close()
-    assert [words for words in complaints if not allowed or allowed not in words] == []
-
-
-def _press(page: Page, button: str) -> None:
-    page.get_by_role("button", name=button, exact=True).click()
-
-
-def _is_own(url: str, server: Server) -> bool:
-    return url.startswith((server.url, "blob:"))
 
 
 def test_the_overview_tells_figures_and_each_endpoints_state(browser: Browser, server: Server) -> None:
@@ -126,7 +69,7 @@ def test_latency_sorts_filters_and_gives_the_csv_of_the_api(browser: Browser, se
         expect(names.first).to_contain_text("Gone")
         assert "whole answer p99" in page.locator("thead").inner_text()
         with page.expect_download() as caught:
-            _press(page, "Download CSV")
+            press(page, "Download CSV")
         url = f"{server.base_url}/stats/routes?group_by=provider&percentiles=50,90,99&format=csv"
         with urllib.request.urlopen(url) as answer:
             assert caught.value.path().read_bytes() == answer.read()
@@ -143,24 +86,24 @@ def test_a_dry_run_tells_candidates_and_what_was_left_out(browser: Browser, serv
         assert tried.locator("tbody th").first.inner_text().startswith("fake/acme/one")
         assert "ELSEWHERE_API_KEY is unset" in left_out.inner_text()
         page.fill("#provider", '{"only": ["dear"]}')
-        _press(page, "Explain")
+        press(page, "Explain")
         expect(page.locator("#result tbody th").first).to_contain_text("dear/acme/one")
         page.fill("#provider", "{only: dear}")
-        _press(page, "Explain")
+        press(page, "Explain")
         expect(page.locator("#result")).to_contain_text("provider is not JSON")
         page.fill("#provider", '{"nothing": 1}')
-        _press(page, "Explain")
+        press(page, "Explain")
         expect(page.locator("#result .problem")).to_contain_text("nothing")
 
 
 def test_a_request_can_be_tried_and_tells_its_way(browser: Browser, server: Server) -> None:
     with page_of(browser, server, "try?model=one", allowed="503") as page:
-        _press(page, "Send")
+        press(page, "Send")
         expect(page.locator("#answer")).to_have_text("one two three")
         expect(page.locator("#facts")).to_contain_text("answered by fake/acme/one")
         expect(page.locator("tbody th").first).to_contain_text("fake/acme/one")
         page.fill("#model", "acme/two")
-        _press(page, "Send")
+        press(page, "Send")
         expect(page.locator("#facts .problem")).to_be_visible()
 
 
@@ -177,16 +120,16 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_sent(browser: Browser, tmp_path:
     with bank(tmp_path, ROUTES) as keys, page_of(browser, keys.server, allowed="401") as page:
         expect(page.locator("#key-dialog")).to_be_visible()
         page.fill("#key-value", "sk-wrong")
-        _press(page, "Use key")
+        press(page, "Use key")
         expect(page.locator("#key-fault")).to_contain_text("not valid")
         page.fill("#key-value", keys.key)
-        _press(page, "Use key")
+        press(page, "Use key")
         expect(page.locator("tbody tr")).to_have_count(4)
         expect(page.locator("#problem")).to_be_hidden()
         kept = page.evaluate("[sessionStorage.length, localStorage.length, document.cookie, location.href]")
         assert kept[:3] == [1, 0, ""] and keys.key not in kept[3]
         page.click("#key")
-        _press(page, "Forget")
+        press(page, "Forget")
         expect(page.locator("#key-dialog")).to_be_visible()
         assert page.evaluate("sessionStorage.length") == 0
 

@@ -86,3 +86,30 @@ def test_files_name_only_each_other_and_make_no_html_of_text() -> None:
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|\bstyle=", text
         )
+
+
+def _luminance(colour: str) -> float:
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = [((s + 0.055) / 1.055) ** 2.4 if s > 0.04045 else s / 12.92 for s in shares]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_words_and_controls_stand_out_in_both_schemes() -> None:
+    schemes = re.findall(r":root \{(.*?)\}", (FOLDER / "style.css").read_text(), re.DOTALL)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = dict(re.findall(r"--([\w-]+): (#\w{6})", scheme))
+        words = [
+            (name, place, 4.5)
+            for name in ("text", "soft", "accent", "ok", "warn", "bad", "off")
+            for place in ("ground", "sheet")
+        ]
+        words += [("accent", "accent-ground", 4.5), ("sheet", "accent", 4.5)]
+        shapes = [(name, "sheet", 3.0) for name in ("edge", "price", "time", "waste", "broken")]
+        for name, place, least in (*words, *shapes, ("edge", "ground", 3.0)):
+            assert _contrast(colours[name], colours[place]) >= least, (name, place)

@@ -11,6 +11,11 @@ export class ApiError extends Error {
   }
 }
 
+/** An error for people; `then`: what is done about a server that is away. */
+export function inWords(error, then = "") {
+  return error instanceof TypeError ? `The server does not answer.${then}` : error.message;
+}
+
 export const key = {
   get: () => sessionStorage.getItem(PLACE) ?? "",
   set: (value) => (value ? sessionStorage.setItem(PLACE, value) : sessionStorage.removeItem(PLACE)),
@@ -39,7 +44,10 @@ export function post(path, body, signal = undefined) {
 
 /** /health answers 503 with a body while nothing can be served: that is an answer, too. */
 export async function health(signal) {
-  return (await fetch(new URL("health", BASE), { headers: headers(), signal })).json();
+  const answer = await fetch(new URL("health", BASE), { headers: headers(), signal });
+  const body = await answer.json().catch(() => null); // a proxy's own page is none
+  if (typeof body?.status !== "string") throw new ApiError(answer.status, body?.error?.message ?? said(answer));
+  return body;
 }
 
 async function send(path, parameters, options) {
@@ -54,5 +62,9 @@ async function send(path, parameters, options) {
 
 async function failure(answer) {
   const body = await answer.json().catch(() => null);
-  return new ApiError(answer.status, body?.error?.message ?? `the server answered ${answer.status}`);
+  return new ApiError(answer.status, body?.error?.message ?? said(answer));
+}
+
+function said(answer) {
+  return `the server answered ${answer.status}`;
 }

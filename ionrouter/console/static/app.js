@@ -1,9 +1,10 @@
 // The page: which view is shown, how often it is brought up to date, and the key.
 //
-// A view is { title, show(element, parameters), refresh(signal)?, every_s? }: `show` puts its frame up once,
-// `refresh` fills it in, every `every_s` seconds while the tab is seen and nobody has paused it.
+// A view is { title, show(element, parameters, page), refresh(signal)?, leave()?, every_s? }: `show` puts its frame up once,
+// `refresh` fills it in, every `every_s` seconds while the tab is seen and nobody has paused it. To a view the page is
+// { refresh(), keep({ name: value }), failed(error) }: ask anew, write what was chosen into the address, say what went wrong.
 
-import { ApiError, key } from "./api.js";
+import { ApiError, inWords, key } from "./api.js";
 import { explain } from "./explain.js";
 import { latency } from "./latency.js";
 import { overview } from "./overview.js";
@@ -22,19 +23,33 @@ const fault = document.getElementById("key-fault");
 const BUSY = 9; // a server that needs long to answer is asked for a tenth of the time at most
 
 let shown = null; // the view
+let written = ""; // the address that it was shown by, or wrote itself
 let asking = null; // AbortController of its refresh
 let timer = 0;
 let isPaused = false;
+const page = { refresh, keep, failed };
 
 /** #/latency?model=x -> the view's name and its parameters. */
 function address() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  return [path in VIEWS ? path : "overview", new URLSearchParams(query)];
+  return [Object.hasOwn(VIEWS, path) ? path : "overview", new URLSearchParams(query)];
+}
+
+/** Keep what was chosen in the address, so that a reload, a bookmark and the way back find it; "" leaves a name out. */
+function keep(chosen) {
+  const [name, parameters] = address();
+  for (const [key, value] of Object.entries(chosen)) value === "" ? parameters.delete(key) : parameters.set(key, value);
+  const query = String(parameters);
+  history.replaceState(null, "", `#/${name === "overview" ? "" : name}${query && `?${query}`}`);
+  written = location.hash;
 }
 
 function show() {
   const [name, parameters] = address();
+  const isFollowed = shown !== null && place.contains(document.activeElement); // a link in what goes away now
+  shown?.leave?.();
   shown = VIEWS[name];
+  written = location.hash;
   document.title = `${shown.title} · ionrouter`;
   for (const link of document.querySelectorAll(".tabs a")) {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
@@ -42,7 +57,8 @@ function show() {
   }
   tell(null);
   place.replaceChildren();
-  shown.show(place, parameters, () => refresh());
+  shown.show(place, parameters, page);
+  if (isFollowed) place.focus();
   pause.hidden = !shown.every_s;
   state.textContent = "";
   refresh();
@@ -62,20 +78,30 @@ async function refresh() {
     state.textContent = view.every_s ? `as of ${new Date().toLocaleTimeString()}` : "";
   } catch (error) {
     if (mine.signal.aborted) return;
+    mine.abort(); // what else it asked
     tell(error);
+    if (isRefused(error)) return; // the same key once more would only count as one more wrong key
   }
   if (!view.every_s || isPaused || document.hidden) return;
   timer = setTimeout(refresh, Math.max(view.every_s * 1000, BUSY * (performance.now() - begun)));
 }
 
+/** Written only where it is new: a screen reader says it again each time. */
 function tell(error) {
+  const words = error === null ? "" : inWords(error, " Trying again.");
   problem.hidden = error === null;
-  problem.textContent = error === null ? "" : inWords(error);
-  if (error instanceof ApiError && error.status === 401) askForKey(key.get() ? error.message : "");
+  if (problem.textContent !== words) problem.textContent = words;
+  if (isRefused(error)) askForKey(key.get() ? error.message : "");
 }
 
-function inWords(error) {
-  return error instanceof TypeError ? "The server does not answer; trying again." : error.message;
+function isRefused(error) {
+  return error instanceof ApiError && error.status === 401;
+}
+
+/** What went wrong with something that a view did once; returns the words for it. */
+function failed(error) {
+  if (isRefused(error)) askForKey(key.get() ? error.message : "");
+  return inWords(error);
 }
 
 function askForKey(why = "") {
@@ -97,10 +123,17 @@ document.getElementById("key-forget").addEventListener("click", () => {
   dialog.close("forgotten");
 });
 dialog.addEventListener("close", () => {
-  if (dialog.returnValue === "use") key.set(input.value.trim());
-  if (dialog.returnValue) show();
+  if (dialog.returnValue === "use") {
+    key.set(input.value.trim());
+    refresh(); // what somebody has typed into the view stays
+  }
+  if (dialog.returnValue === "forgotten") show();
   dialog.returnValue = "";
 });
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address is the view's
+  place.focus();
+});
 document.addEventListener("visibilitychange", () => !document.hidden && !isPaused && refresh());
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => location.hash !== written && show());
 show();

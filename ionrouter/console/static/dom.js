@@ -22,11 +22,37 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Put new children in place of the old ones, keeping the focus on what has the same id. */
+/**
+ * Make `children` the children of an element. What is the same already stays as it is, so that a refresh takes from nobody
+ * what they have selected, scrolled to or put the focus on; the focus follows an id.
+ */
 export function replace(element, ...children) {
   const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
-  element.replaceChildren(...children.flat(Infinity).filter(Boolean));
-  if (focused) document.getElementById(focused)?.focus();
+  match(element, children.flat(Infinity).filter(Boolean));
+  const wanted = focused && document.getElementById(focused);
+  if (wanted && wanted !== document.activeElement) wanted.focus({ preventScroll: true });
+}
+
+function match(element, made) {
+  made.forEach((child, i) => {
+    const old = element.childNodes[i];
+    if (old === undefined) element.append(child);
+    else if (old.isEqualNode(child)) return;
+    else if (isOfOneKind(old, child)) become(old, child);
+    else old.replaceWith(child);
+  });
+  while (element.childNodes.length > made.length) element.lastChild.remove();
+}
+
+/** Listeners stay with the old element: they may speak of what its id names, and of nothing else that changes. */
+function isOfOneKind(old, child) {
+  return old.nodeType === Node.ELEMENT_NODE && old.nodeName === child.nodeName && old.id === child.id;
+}
+
+function become(old, child) {
+  for (const { name } of [...old.attributes]) if (!child.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of child.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  match(old, [...child.childNodes]);
 }
 
 /** A labelled control. */

@@ -9,17 +9,20 @@ const SIZES = [["100", "100 tokens"], ["1000", "1,000 tokens"], ["10000", "10,00
 const CHARACTERS = 4; // of a token, as the router estimates
 
 const parts = {};
+let asking = null; // AbortController of the question under way
 
 export const explain = {
   title: "Explain",
-  show(place, parameters) {
+  show(place, parameters, page) {
+    const chosen = (name, usual = "") => parameters.get(name) ?? usual;
+    parts.page = page;
     parts.models = h("datalist", { id: "names" });
-    parts.model = h("input", { id: "model", list: "names", required: true, value: parameters.get("model") ?? "", autocomplete: "off", spellcheck: "false" });
-    parts.size = select("size", SIZES, "1000");
-    parts.limit = h("input", { id: "limit", type: "number", min: 1, placeholder: "not set" });
-    parts.strategy = select("strategy", [["", "as configured"], ...STRATEGIES.map((name) => [name, name])], "");
-    parts.stream = h("input", { id: "stream", type: "checkbox", checked: true });
-    parts.provider = h("textarea", { id: "provider", rows: 3, placeholder: '{"sort": "latency", "max_price": {"completion": 1}}', spellcheck: "false" });
+    parts.model = h("input", { id: "model", list: "names", required: true, value: chosen("model"), autocomplete: "off", spellcheck: "false" });
+    parts.size = select("size", SIZES, chosen("size", "1000"));
+    parts.limit = h("input", { id: "limit", type: "number", min: 1, placeholder: "not set", value: chosen("max_tokens") });
+    parts.strategy = select("strategy", [["", "as configured"], ...STRATEGIES.map((name) => [name, name])], chosen("strategy"));
+    parts.stream = h("input", { id: "stream", type: "checkbox", checked: chosen("stream") !== "false" });
+    parts.provider = h("textarea", { id: "provider", rows: 3, placeholder: '{"sort": "latency", "max_price": {"completion": 1}}', spellcheck: "false" }, chosen("provider"));
     parts.result = h("div", { id: "result", "aria-live": "polite" });
     place.append(
       h("div", { class: "head" }, h("h1", {}, "Where would it go?")),
@@ -52,13 +55,24 @@ function body() {
   return made;
 }
 
+function keep() {
+  const { model, size, limit, strategy, stream, provider, page } = parts;
+  const chosen = { model: model.value.trim(), size: size.value, max_tokens: limit.value, strategy: strategy.value };
+  page.keep({ ...chosen, stream: stream.checked ? "" : "false", provider: provider.value.trim() });
+}
+
 async function ask(event = null) {
   event?.preventDefault();
+  keep();
+  asking?.abort(); // a later question's answer is the one that stays
+  const mine = (asking = new AbortController());
+  let told = null;
   try {
-    const answer = await (await post("routing/explain", body())).json();
-    replace(parts.result, plan(answer.data));
+    told = plan((await (await post("routing/explain", body(), mine.signal)).json()).data);
   } catch (error) {
-    const words = error instanceof SyntaxError ? `provider is not JSON: ${error.message}` : error.message;
-    replace(parts.result, h("p", { class: "problem" }, words));
+    if (mine.signal.aborted) return;
+    const words = error instanceof SyntaxError ? `provider is not JSON: ${error.message}` : parts.page.failed(error);
+    told = [h("p", { class: "problem" }, words)];
   }
+  replace(parts.result, told);
 }

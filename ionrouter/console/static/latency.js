@@ -25,24 +25,34 @@ let pictures = { of: "", at: 0, by: new Map(), about: null };
 export const latency = {
   title: "Latency",
   every_s: 10,
-  show(place, parameters, refresh) {
+  show(place, parameters, page) {
     const chosen = (name, usual) => parameters.get(name) ?? usual;
-    const again = () => refresh();
+    const keep = () => {
+      const [group, stretch, metric] = [parts.group.value, parts.window.value, parts.metric.value];
+      page.keep({ by: group, window: stretch, metric, model: parts.model.value.trim(), stream: parts.stream.value, role: parts.role.value });
+      for (const filter of [parts.model, parts.stream, parts.role]) filter.disabled = group === "key"; // of keys there is the whole alone
+    };
+    const again = () => {
+      keep();
+      page.refresh();
+    };
     parts.group = select("group", GROUPS, chosen("by", "endpoint"), again);
-    parts.window = select("window", OPTIONS, chosen("window", "30m"), again);
-    parts.metric = select("metric", METRICS.map(([name, words]) => [name, words]), chosen("metric", "ttft_ms"), () => draw());
-    parts.role = select("role", ROLES, "main", again);
-    parts.stream = select("stream", STREAMS, "", again);
+    parts.window = select("window", OPTIONS, windowOf(parameters.get("window")).name, again);
+    parts.metric = select("metric", METRICS.map(([name, words]) => [name, words]), chosen("metric", "ttft_ms"), () => { keep(); draw(); });
+    parts.role = select("role", ROLES, chosen("role", "main"), again);
+    parts.stream = select("stream", STREAMS, chosen("stream", ""), again);
     parts.model = h("input", { id: "model", type: "search", placeholder: "all", value: chosen("model", ""), onchange: again, autocomplete: "off" });
     parts.table = h("div", { class: "scroll" });
-    parts.csv = h("button", { type: "button", class: "quiet", onclick: () => download() }, "Download CSV");
+    parts.fault = h("p", { class: "problem", role: "alert", hidden: true });
+    parts.csv = h("button", { type: "button", class: "quiet", onclick: () => download(page) }, "Download CSV");
     place.append(
       h("div", { class: "head" }, h("h1", {}, "Latency"), parts.csv),
       h("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
         field("By", parts.group), field("Last", parts.window), field("Figure", parts.metric), field("Model", parts.model),
         field("Answers", parts.stream), field("Of", parts.role)),
-      parts.table,
+      parts.fault, parts.table,
     );
+    keep();
   },
   async refresh(signal) {
     const answer = await get("stats/routes", { ...asked(), percentiles: PERCENTILES.join() }, signal);
@@ -138,8 +148,16 @@ function sortBy(id) {
   draw();
 }
 
-async function download() {
-  const file = new Blob([await text("stats/routes", { ...asked(), percentiles: PERCENTILES.join(), format: "csv" })], { type: "text/csv" });
+async function download(page) {
+  let csv = "";
+  try {
+    csv = await text("stats/routes", { ...asked(), percentiles: PERCENTILES.join(), format: "csv" });
+  } catch (error) {
+    parts.fault.textContent = page.failed(error);
+  }
+  parts.fault.hidden = csv !== "";
+  if (csv === "") return;
+  const file = new Blob([csv], { type: "text/csv" });
   const link = h("a", { href: URL.createObjectURL(file), download: `ionrouter-${parts.group.value}-${parts.window.value}.csv` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

@@ -13,8 +13,12 @@ const MAX_ROWS = 200;
 export const overview = {
   title: "Overview",
   every_s: 5,
-  show(place, parameters, refresh) {
-    const pick = select("window", OPTIONS, parameters.get("window") ?? "30m", refresh);
+  show(place, parameters, page) {
+    const again = () => {
+      page.keep({ window: parts.window.value });
+      page.refresh();
+    };
+    const pick = select("window", OPTIONS, windowOf(parameters.get("window")).name, again);
     parts.window = pick;
     parts.server = h("div", { class: "server" });
     parts.tiles = h("div", { class: "tiles" });
@@ -114,7 +118,7 @@ function line(node, row) {
   const name = node?.name ?? row.endpoint;
   const number = (words) => h("td", { class: "number" }, words);
   return h("tr", {},
-    h("th", { scope: "row" }, node ? h("a", { href: `#/explain?model=${encodeURIComponent(node.model)}` }, name) : name),
+    h("th", { scope: "row" }, node ? h("a", { id: `of-${name}`, href: `#/routes?model=${encodeURIComponent(node.model)}&node=${encodeURIComponent(node.id)}` }, name) : name),
     h("td", {}, node ? [badge(stateOf(node), reasonOf(node)), reasonOf(node) && h("small", {}, reasonOf(node))] : h("span", { class: "badge disabled" }, "not listed")),
     h("td", { class: "number" }, node?.share ? [meter(node.share, share(node.share)), " ", share(node.share)] : "–"),
     number(node ? price(node.prompt_price, node.completion_price) : "–"),

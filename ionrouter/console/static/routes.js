@@ -14,9 +14,10 @@ let chosen = null; // a node's id
 export const routes = {
   title: "Routes",
   every_s: 5,
-  show(place, parameters) {
-    chosen = null;
-    parts.filter = h("input", { id: "filter", type: "search", placeholder: "all", value: parameters.get("model") ?? "", oninput: () => draw(), autocomplete: "off" });
+  show(place, parameters, page) {
+    chosen = parameters.get("node");
+    parts.keep = () => page.keep({ model: parts.filter.value.trim(), node: chosen ?? "" });
+    parts.filter = h("input", { id: "filter", type: "search", placeholder: "all", value: parameters.get("model") ?? "", oninput: () => { parts.keep(); draw(); }, autocomplete: "off" });
     parts.note = h("p", { class: "note" });
     parts.picture = h("div", { class: "scroll picture" });
     parts.detail = h("aside", { class: "detail", "aria-live": "polite" });
@@ -66,7 +67,7 @@ function draw() {
   parts.note.textContent = shown < all ? `${shown} of ${all} models; a part of a name finds the others` : all === 0 ? "no model has that in its name" : "";
   const { at, width, height } = laidOut(nodes, edges);
   const known = new Map(nodes.map((node) => [node.id, node]));
-  const lit = lightFrom(chosen, edges);
+  const lit = lightFrom(known.has(chosen) ? chosen : null, edges);
   const pad = 30; // for the arcs of fallbacks, left of the models
   const size = { width: width + 2 * pad, height: height + 12 };
   const picture = s("svg", { viewBox: `${-pad} -6 ${size.width} ${size.height}`, ...size, role: "group", "aria-label": "the graph of routes", class: lit ? "map lit" : "map" },
@@ -110,21 +111,34 @@ function curve(edge, at, known, lit) {
 function box(node, { x, y }, lit) {
   const state = node.kind === "endpoint" ? stateOf(node) : null;
   const under = node.kind === "endpoint" ? (state === "ok" ? `${share(node.share)} first pick` : wordsOf(state)) : node.kind === "domain" ? "failure domain" : node.title && node.title !== node.name ? node.title : node.kind;
-  const choose = () => { chosen = chosen === node.id ? null : node.id; draw(); };
+  const choose = () => { chosen = chosen === node.id ? null : node.id; parts.keep(); draw(); };
   const press = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); } };
   return s("g", { id: `node-${node.id}`, class: `node ${node.kind} ${state ?? ""}${lit?.has(node.id) ? " on" : ""}${node.id === chosen ? " chosen" : ""}`, transform: `translate(${x} ${y})`,
     tabindex: 0, role: "button", "aria-pressed": String(node.id === chosen), "aria-label": `${node.kind} ${node.name}${state ? `, ${wordsOf(state)}` : ""}`, onclick: choose, onkeydown: press },
     s("title", {}, node.name),
     s("rect", { width: NODE.width, height: NODE.height, rx: node.kind === "alias" || node.kind === "pattern" ? 19 : 6 }),
-    s("text", { x: 10, y: 16 }, `${state ? `${signOf(state)} ` : ""}${short(node.name, state ? 21 : 23)}`),
-    s("text", { x: 10, y: 30, class: "under" }, short(under, 27)));
+    s("svg", { width: NODE.width - 4, height: NODE.height }, // cuts off what a wide font makes of a name
+      s("text", { x: 10, y: 16 }, `${state ? `${signOf(state)} ` : ""}${short(node.name, state ? 21 : 23)}`),
+      s("text", { x: 10, y: 30, class: "under" }, short(under, 27))));
 }
 
-/** The end of a name tells models apart, its begin providers: the middle goes. */
+/** The end of a name tells models apart, its begin providers: the middle goes, by what people see as one sign. */
 function short(text, room) {
-  if (text.length <= room) return text;
-  const head = Math.floor(room * 0.35);
-  return `${text.slice(0, head)}…${text.slice(text.length - (room - head - 1))}`;
+  const signs = [...new Intl.Segmenter().segment(text)].map(({ segment }) => segment);
+  if (room >= widthOf(signs)) return text;
+  const [head, tail] = [fitting(signs, room * 0.35), fitting(signs.toReversed(), room * 0.65 - 1).toReversed()];
+  return `${head.join("")}…${tail.join("")}`;
+}
+
+/** In letters: Chinese, Korean and emoji are two wide. */
+function widthOf(signs) {
+  return signs.reduce((sum, sign) => sum + (sign.codePointAt(0) >= 0x1100 ? 2 : 1), 0);
+}
+
+function fitting(signs, room) {
+  let number = 0;
+  while (number < signs.length && widthOf(signs.slice(0, number + 1)) <= room) number += 1;
+  return signs.slice(0, number);
 }
 
 function detail(node) {
@@ -132,8 +146,17 @@ function detail(node) {
     h("h2", {}, node.name),
     h("p", { class: "note" }, node.kind === "domain" ? "failure domain: what fails together" : node.kind),
     h("dl", {}, told(node).map(([words, value]) => [h("dt", {}, words), h("dd", {}, value)])),
-    node.kind === "model" && h("p", {}, h("a", { href: `#/explain?model=${encodeURIComponent(node.name)}` }, "Explain"), " · ", h("a", { href: `#/latency?model=${encodeURIComponent(node.name)}` }, "Latency"), " · ", h("a", { href: `#/try?model=${encodeURIComponent(node.name)}` }, "Try")),
+    ["model", "endpoint"].includes(node.kind) && ways(node),
   ];
+}
+
+/** The other views of a node's model: a dry run and a trial are chats. */
+function ways(node) {
+  const name = node.model ?? node.name;
+  const model = graph.nodes.find((other) => other.id === `model:${name}`);
+  const isChat = model?.output_modalities.includes("text") ?? false;
+  const to = (view, words) => h("a", { id: `to-${view}`, href: `#/${view}?model=${encodeURIComponent(name)}` }, words);
+  return h("p", { class: "ways" }, isChat && to("explain", "Explain"), to("latency", "Latency"), isChat && to("try", "Try"));
 }
 
 function told(node) {

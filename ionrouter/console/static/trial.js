@@ -5,13 +5,15 @@ import { field, h, replace } from "./dom.js";
 import { count, ms, rate, usd } from "./format.js";
 import { plan } from "./plan.js";
 
+const DONE = {};
+const CUT = "The connection was cut off before the answer was whole.";
 const parts = {};
 let running = null; // AbortController of the request under way
 
 export const trial = {
   title: "Try",
-  show(place, parameters) {
-    running?.abort();
+  show(place, parameters, page) {
+    parts.page = page;
     parts.models = h("datalist", { id: "names" });
     parts.model = h("input", { id: "model", list: "names", required: true, value: parameters.get("model") ?? "", autocomplete: "off", spellcheck: "false" });
     parts.limit = h("input", { id: "limit", type: "number", min: 1, value: 200 });
@@ -20,6 +22,7 @@ export const trial = {
     parts.stop = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => running?.abort() }, "Stop");
     parts.thoughts = h("p", { class: "thoughts" });
     parts.answer = h("p", { class: "answer", id: "answer" });
+    parts.said = h("p", { class: "unseen", role: "status" }); // the whole answer at once, not each of its tokens
     parts.facts = h("p", { class: "facts", id: "facts" });
     parts.plan = h("div", {});
     place.append(
@@ -27,8 +30,11 @@ export const trial = {
       h("form", { class: "filters", onsubmit: (event) => send(event) },
         field("Model", parts.model), parts.models, field("max_tokens", parts.limit),
         h("div", { class: "field wide" }, h("label", { for: "prompt" }, "Message"), parts.prompt), parts.send, parts.stop),
-      h("div", { "aria-live": "polite" }, parts.thoughts, parts.answer), parts.facts, parts.plan,
+      parts.thoughts, parts.answer, parts.said, parts.facts, parts.plan,
     );
+  },
+  leave() {
+    running?.abort(); // what nobody sees arrive is not paid for
   },
   async refresh(signal) {
     const { data } = await get("models", { limit: 1000 }, signal);
@@ -39,18 +45,20 @@ export const trial = {
 
 async function send(event) {
   event.preventDefault();
+  parts.page.keep({ model: parts.model.value.trim() });
   running?.abort();
   const mine = (running = new AbortController());
-  for (const part of [parts.thoughts, parts.answer, parts.facts, parts.plan]) part.replaceChildren();
+  for (const part of [parts.thoughts, parts.answer, parts.said, parts.facts, parts.plan]) part.replaceChildren();
   parts.send.disabled = true;
   parts.stop.hidden = false;
   try {
     await receive(mine.signal);
   } catch (error) {
-    const words = mine.signal.aborted ? "Stopped." : error.message;
-    if (running === mine) parts.facts.replaceChildren(h("span", { class: mine.signal.aborted ? null : "problem" }, words));
+    const words = mine.signal.aborted ? "Stopped." : parts.page.failed(error);
+    if (running === mine) parts.facts.replaceChildren(h("span", { class: mine.signal.aborted ? null : "problem", role: "alert" }, words));
   }
   if (running === mine) {
+    parts.said.textContent = parts.answer.textContent;
     parts.send.disabled = false;
     parts.stop.hidden = true;
   }
@@ -58,7 +66,7 @@ async function send(event) {
 
 async function receive(signal) {
   const begun = performance.now();
-  let first = null;
+  let [first, isWhole] = [null, false];
   const answer = await post("chat/completions", {
     model: parts.model.value.trim(),
     messages: [{ role: "user", content: parts.prompt.value }],
@@ -67,6 +75,7 @@ async function receive(signal) {
     ionrouter: { explain: true },
   }, signal);
   for await (const chunk of events(answer.body)) {
+    if (chunk === DONE) isWhole = true;
     if (chunk.error) throw new Error(chunk.error.message);
     const delta = chunk.choices?.[0]?.delta ?? {};
     if (delta.reasoning) parts.thoughts.append(delta.reasoning);
@@ -74,19 +83,23 @@ async function receive(signal) {
     if (first === null && (delta.content || delta.reasoning)) first = performance.now();
     if (chunk.usage) tellEnd(chunk, first === null ? null : first - begun, performance.now() - begun);
   }
+  if (!isWhole) throw new Error(CUT);
 }
 
-/** The JSON of each event of a stream; comments and [DONE] are none. */
+/** The JSON of each event of a stream, and DONE for its end; comments are none. Throws where the connection breaks. */
 async function* events(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new Error(CUT);
+    });
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
-      if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
+      if (line === "data: [DONE]") yield DONE;
+      else if (line.startsWith("data: ")) yield JSON.parse(line.slice(6));
     }
   }
 }
