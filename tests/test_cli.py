@@ -224,6 +224,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+def test_a_terminal_that_is_not_utf8_gets_what_it_can_show(folder: Path) -> None:
+    assert ionrouter(folder, "keys", "create", "tëst ☃").returncode == 0
+    done = ionrouter(folder, "keys", "list", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert (done.returncode, done.stderr) == (0, "") and "t?st ?" in done.stdout
+
+
 def test_stats_show_a_running_servers_percentiles(server: Server) -> None:
     for _ in range(6):
         assert server.chat(stream=True)[0] == 200
