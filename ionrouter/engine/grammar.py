@@ -32,10 +32,16 @@ MAX_REGEX_CHARACTERS = 1 << 13
 MAX_PATTERN_PROPERTIES = 128
 MAX_OPTIONAL_PROPERTIES = 2000  # of one object: half a second to start, 10 ms a mask
 MAX_OPTIONAL_BESIDE_MINIMUM = 64  # where `minProperties` asks for some of them: it grows with the square
+# At -2^63 llguidance negates a number into itself, without end until the stack is gone, and the process with
+# it. It reads numbers as doubles: this is the largest that it takes for -2^63.
+_MAX_TOO_LOW = -(1 << 63) + 512
 _INLINE_CHARACTERS = 4096  # no deeper than anybody's stack
 _MAX_SEARCHED = 1 << 20  # characters of subschemas that are compiled to find the one at fault
 
 _REGEX_IN_EBNF = re.compile(r"\\.|/(?:[^/\\\n]|\\.)*")  # or what is escaped elsewhere
+
+_EXACT = {"const", "enum", "maximum", "exclusiveMaximum"}  # keywords that can make a number all there is
+_NEGATIVE = re.compile(r"-[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 _ASCII_CLASSES = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 
@@ -71,6 +77,7 @@ def from_json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
         raise GrammarRefused("expected an object: a JSON Schema")
     try:
         _require_bounded(schema)
+        _require_countable(schema)
         source = _schema_source(schema)
     except RecursionError as error:
         raise GrammarRefused("nested too deeply") from error
@@ -116,6 +123,9 @@ def from_ebnf(text: str) -> Grammar:
     _require_size(text, MAX_EBNF_CHARACTERS)
     if any(len(found[0]) > MAX_REGEX_CHARACTERS for found in _REGEX_IN_EBNF.finditer(text)):
         raise GrammarRefused(f"a regular expression has more than {MAX_REGEX_CHARACTERS} characters")
+    if "%json" in text:
+        for found in _NEGATIVE.finditer(text):
+            _require_not_low(float(found[0]), "")
     try:
         return _checked(grammar_from("grammar", text))
     except ValueError as error:
@@ -198,6 +208,24 @@ def _require_few_optional(schema: Mapping[str, Any], path: str) -> None:
         message = f"{num_optional} properties that are not required, more than {most}"
         beside = " beside a minimum that those required do not reach" if where == "minProperties" else ""
         raise GrammarRefused(message + beside, f"{path}.{where}")
+
+
+def _require_countable(schema: Mapping[str, Any]) -> None:
+    """Refuse numbers that would end the process. `$ref` may lead anywhere, so every place is looked at."""
+    waiting: list[tuple[str, Any, bool]] = [("", schema, False)]
+    while waiting:
+        path, value, is_exact = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(f"{path}.{key}", inner, is_exact or key in _EXACT) for key, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{path}[{index}]", inner, is_exact) for index, inner in enumerate(value)]
+        elif is_exact and isinstance(value, int | float):
+            _require_not_low(value, path)
+
+
+def _require_not_low(value: float, path: str) -> None:
+    if value <= _MAX_TOO_LOW:
+        raise GrammarRefused("a number of -2^63 or below cannot be followed", path)
 
 
 def _definitions(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:

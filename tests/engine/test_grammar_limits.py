@@ -84,6 +84,35 @@ def test_a_schema_nested_too_deeply_is_refused_in_words() -> None:
         from_json_schema(schema)
 
 
+LOWEST = -(1 << 63)  # llguidance negates it into itself, without end
+BOUNDS = {"type": "integer", "minimum": LOWEST, "maximum": LOWEST}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"const": LOWEST}, ".const"),
+        ({"enum": [1, {"a": [LOWEST + 512]}]}, ".enum[1].a[0]"),  # as a double it is the same number
+        (BOUNDS, ".maximum"),
+        ({"type": "integer", "minimum": -1e20, "exclusiveMaximum": -1e19}, ".exclusiveMaximum"),
+        ({"allOf": [{"type": "integer", "minimum": -1e20}, {"maximum": -1e20}]}, ".allOf[1].maximum"),
+        ({"$ref": "#/x/y", "x": {"y": BOUNDS}}, ".x.y.maximum"),
+    ],
+)
+def test_the_lowest_number_ends_no_process(schema: dict[str, Any], path: str) -> None:
+    told = f"{path}: a number of -2^63 or below cannot be followed"
+    assert followed("from_json_schema", schema).endswith(f"GrammarRefused: {told}\n")
+    assert followed("from_ebnf", f"start: %json {json.dumps(schema)}").endswith(
+        f": {told[len(path) + 2 :]}\n"
+    )
+
+
+def test_low_numbers_that_are_no_whole_schema_are_followed() -> None:
+    schema = {"type": "integer", "maximum": LOWEST + 1024, "default": LOWEST, "minimum": LOWEST + 1024}
+    assert followed("from_json_schema", schema) == "followed"
+    assert followed("from_ebnf", f'start: "{LOWEST}"') == "followed"
+
+
 LONG = "a?" * grammar.MAX_REGEX_CHARACTERS
 MANY = {f"^a{i}[a-z]*$": True for i in range(grammar.MAX_PATTERN_PROPERTIES)}
 
