@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ionrouter.engine.closed_schema import closed
 from ionrouter.engine.deep_stack import on_deep_stack
+from ionrouter.engine.panics import Panicked, without_panic
 from ionrouter.engine.plain_schema import LISTS, MAPS, SINGLES, plain
 from ionrouter.errors import IonrouterError
 
@@ -35,6 +36,7 @@ MAX_OPTIONAL_BESIDE_MINIMUM = 64  # where `minProperties` asks for some of them:
 # At -2^63 llguidance negates a number into itself, without end until the stack is gone, and the process with
 # it. It reads numbers as doubles: this is the largest that it takes for -2^63.
 _MAX_TOO_LOW = -(1 << 63) + 512
+_MAX_PANIC_CHARACTERS = 300  # it may repeat the grammar
 _INLINE_CHARACTERS = 4096  # no deeper than anybody's stack
 _MAX_SEARCHED = 1 << 20  # characters of subschemas that are compiled to find the one at fault
 
@@ -162,13 +164,24 @@ def _fault_of(source: str) -> str | None:
     """What is wrong with it, warnings included: each names something that would be ignored."""
     from llguidance import LLMatcher
 
-    _, messages = with_room_for(source, lambda: LLMatcher.validate_grammar_with_warnings(source))
+    try:
+        _, messages = with_room_for(source, lambda: LLMatcher.validate_grammar_with_warnings(source))
+    except GrammarRefused as error:
+        return error.message
     return " ".join(message.strip() for message in messages) or None
 
 
 def with_room_for(source: str, work: Callable[[], Result]) -> Result:
-    """Call `work`, which compiles `source`, where the stack holds however deep that leads."""
-    return work() if len(source) <= _INLINE_CHARACTERS else on_deep_stack(work, "ion-grammar-deep")
+    """Call `work`, which compiles `source`, where the stack holds however deep that leads.
+
+    Raises GrammarRefused where the compiler itself breaks.
+    """
+    try:
+        if len(source) <= _INLINE_CHARACTERS:
+            return without_panic(work)
+        return without_panic(lambda: on_deep_stack(work, "ion-grammar-deep"))
+    except Panicked as error:
+        raise GrammarRefused(f"its compiler failed: {str(error)[:_MAX_PANIC_CHARACTERS]}") from error
 
 
 def _require_size(given: Sequence[Any], most: int) -> None:

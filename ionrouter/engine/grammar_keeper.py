@@ -95,7 +95,9 @@ class GrammarKeeper:
                     continue
                 try:
                     masks.append((sequence, index, self._mask(*kept, token)))
-                except Exception as error:  # one sequence's grammar must not stop everybody's
+                except (
+                    BaseException
+                ) as error:  # one sequence's grammar must not stop everybody's; a panic, too
                     _log.warning("grammar_failed", sequence=sequence, index=index, error=str(error))
                     self._engine.refuse_mask(sequence, index, f"{CANNOT_GO_ON}{error}")
             if masks:

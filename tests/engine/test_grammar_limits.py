@@ -113,6 +113,15 @@ def test_low_numbers_that_are_no_whole_schema_are_followed() -> None:
     assert followed("from_ebnf", f'start: "{LOWEST}"') == "followed"
 
 
+@pytest.mark.parametrize("length", [300, 10_000])  # of which the second is compiled on a deep stack
+def test_what_breaks_the_compiler_is_refused(length: int) -> None:
+    """llguidance cuts a value that it quotes after 100 bytes, in the middle of a character, and panics."""
+    with pytest.raises(GrammarRefused, match="its compiler failed: end byte index 100 is not") as caught:
+        from_json_schema({"properties": {"a": {"required": "é" * length}}})
+    assert caught.value.path == ".properties.a.required"
+    assert len(caught.value.message) < 400
+
+
 LONG = "a?" * grammar.MAX_REGEX_CHARACTERS
 MANY = {f"^a{i}[a-z]*$": True for i in range(grammar.MAX_PATTERN_PROPERTIES)}
 
