@@ -294,5 +294,5 @@ def _children(schema: Mapping[str, Any], root: Mapping[str, Any], path: str) -> 
             yield from ((f"{path}.{key}.{name}", item) for name, item in value.items())
         elif key == "$ref" and isinstance(value, str) and value.startswith("#/"):
             _, place, name = (*value.split("/"), "", "")[:3]
-            if place in _ROOT and name in root.get(place, {}):
+            if place in _ROOT and name in _mapping(root.get(place)):
                 yield f".{place}.{name}", root[place][name]

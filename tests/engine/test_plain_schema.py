@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import jsonschema
@@ -107,6 +108,35 @@ def test_what_cannot_be_kept_to_is_refused_by_its_place(schema: Any, where: str)
     with pytest.raises(GrammarRefused) as refused:
         from_json_schema(schema)
     assert refused.value.path == where
+
+
+KEYWORDS = (
+    *("$defs", "definitions", "$ref", "type", "enum", "properties", "patternProperties", "required", "items"),
+    *("prefixItems", "additionalProperties", "anyOf", "allOf", "oneOf", "not", "minLength", "maxItems"),
+    *(
+        "minimum",
+        "maximum",
+        "multipleOf",
+        "pattern",
+        "format",
+        "minProperties",
+        "propertyNames",
+        "if",
+        "contains",
+    ),
+)
+ODD_VALUES = (
+    *(None, True, False, -1, 0.5, 10**400, "", "t", "é" * 300, "#/t", [], ["t"], [[]], [{}], {}, {"t": 5}),
+    *({"t": None}, {"t": {"$ref": "#"}}),
+)
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_whatever_a_keyword_is_given_is_followed_or_refused(keyword: str) -> None:
+    for base in ({}, {"$ref": "#/$defs/t"}, {"type": "object", "properties": {"t": {"not": {}}}}):
+        for odd in ODD_VALUES:
+            with suppress(GrammarRefused):
+                from_json_schema({**base, keyword: odd})
 
 
 def test_words_that_are_values_or_names_are_left_alone() -> None:
