@@ -81,14 +81,14 @@ def from_json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
         _require_bounded(schema)
         _require_countable(schema)
         source = _schema_source(schema)
+        _require_size(source, MAX_SCHEMA_CHARACTERS)
+        fault = _fault_of(source)
+        if fault is not None:
+            raise GrammarRefused(*_located(schema, fault))
     except RecursionError as error:
         raise GrammarRefused("nested too deeply") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:  # of a part of it, too, where the fault is searched for
         raise GrammarRefused(str(error)) from error
-    _require_size(source, MAX_SCHEMA_CHARACTERS)
-    fault = _fault_of(source)
-    if fault is not None:
-        raise GrammarRefused(*_located(schema, fault))
     return Grammar(source)
 
 

@@ -139,6 +139,12 @@ def test_whatever_a_keyword_is_given_is_followed_or_refused(keyword: str) -> Non
                 from_json_schema({**base, keyword: odd})
 
 
+def test_a_number_beyond_all_is_refused_wherever_a_fault_is_searched_for() -> None:
+    part = {"patternProperties": {"^x": TEXT, "y$": {"": 1}}, "unevaluatedProperties": 10**400}
+    with pytest.raises(GrammarRefused, match="number out of range"):
+        from_json_schema(part)
+
+
 def test_words_that_are_values_or_names_are_left_alone() -> None:
     schema = {
         "properties": {
