@@ -134,10 +134,10 @@ class TextRequest(BaseModel):
         effort = self.reasoning.effort if self.reasoning else None
         budget = self.reasoning.max_tokens if self.reasoning else None
         if budget is not None:
-            raise ValueError("give reasoning_effort or reasoning.max_tokens, not both")
+            raise ValueError("reasoning_effort: give this or reasoning.max_tokens, not both")
         if effort is not None and effort != self.reasoning_effort:
             raise ValueError(
-                f"reasoning_effort '{self.reasoning_effort}' contradicts reasoning.effort '{effort}'"
+                f"reasoning_effort: '{self.reasoning_effort}' contradicts reasoning.effort '{effort}'"
             )
 
     def to_request(

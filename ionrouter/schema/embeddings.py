@@ -48,7 +48,7 @@ class EmbeddingsRequest(TextRequest):
     @model_validator(mode="after")
     def _does_not_stream(self) -> EmbeddingsRequest:
         if self.stream:
-            raise ValueError("embeddings are not streamed; leave stream out")
+            raise ValueError("stream: embeddings are not streamed; leave it out")
         return self
 
     def inputs(self) -> Sequence[str | list[int] | MixedInput]:

@@ -171,16 +171,16 @@ class MessagesRequest(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> MessagesRequest:
         if self.output_format and self.output_config and self.output_config.format:
-            raise ValueError("give output_config.format or output_format, not both")
+            raise ValueError("output_format: give this or output_config.format, not both")
         if self.fallbacks and self.models:
-            raise ValueError("give fallbacks or models, not both")
+            raise ValueError("fallbacks: give these or models, not both")
         if not self.tools and self.tool_choice and self.tool_choice.type in ("any", "tool"):
-            raise ValueError("tool_choice needs tools")
+            raise ValueError("tool_choice: asks for a call, but there are no tools")
         budget = self.thinking.budget_tokens if self.thinking else None
         if budget is not None and self.max_tokens is not None and budget >= self.max_tokens:
-            raise ValueError("thinking.budget_tokens must be less than max_tokens")
+            raise ValueError("thinking.budget_tokens: must be less than max_tokens")
         if any(block.type != "text" for block in blocks_of(self.system)):
-            raise ValueError("system can hold text blocks only")
+            raise ValueError("system: can hold text blocks only")
         return self
 
     def to_chat(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class RerankRequest(TextRequest):
     @model_validator(mode="after")
     def _does_not_stream(self) -> RerankRequest:
         if self.stream:
-            raise ValueError("rerank is not streamed; leave stream out")
+            raise ValueError("stream: rerank is not streamed; leave it out")
         return self
 
     def input_modalities(self) -> frozenset[str]:

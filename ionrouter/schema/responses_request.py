@@ -167,7 +167,7 @@ class ResponsesRequest(BaseModel):
     def _has_what_it_chooses(self) -> ResponsesRequest:
         choice: Any = self.tool_choice
         if choice not in (None, "none", "auto") and not self.tools:
-            raise ValueError("tool_choice needs tools")
+            raise ValueError("tool_choice: asks for a call, but there are no tools")
         return self
 
     def to_chat(self, body: Mapping[str, Any]) -> dict[str, Any]:

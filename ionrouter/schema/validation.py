@@ -35,7 +35,7 @@ def request_error(findings: Sequence[Mapping[str, Any]]) -> RequestError:
 def _named_in(sentence: str) -> str | None:
     """What looks at several fields at once has no path; by our convention it begins with the field's name."""
     name, colon, _ = sentence.partition(": ")
-    return name if colon and name.isidentifier() else None
+    return name if colon and name.replace(".", "").isidentifier() else None
 
 
 def _deepest(first: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -79,6 +79,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"ionrouter": {"value_of_time": -1}}, "ionrouter.value_of_time", "ionrouter.value_of_time: "),
     ({"plugins": [{"id": "web"}]}, "plugins[0]", "plugin 'web' is not supported"),
     ({"reasoning": {"effort": "low", "max_tokens": 5}}, "reasoning", "give effort or max_tokens, not both"),
+    ({"reasoning_effort": "low", "reasoning": {"max_tokens": 5}}, "reasoning_effort", "not both"),
+    ({"reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning_effort", "contradicts"),
     ({"session_id": "x" * 257}, "session_id", "session_id: "),
     ({"model": None}, "model", "model: is required"),
     ({"models": ["a"] * 1025}, "models", "models: should have at most 1024 items"),

@@ -51,7 +51,7 @@ def test_mixed_inputs_need_their_modalities() -> None:
         ({}, "input"),
         ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "x", "dimensions": 0}, "dimensions"),
-        ({"input": "x", "stream": True}, None),
+        ({"input": "x", "stream": True}, "stream"),
     ],
 )
 def test_refused_with_the_field(body: Any, param: str | None) -> None:

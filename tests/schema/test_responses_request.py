@@ -207,7 +207,7 @@ STORED = {"type": "input_image", "file_id": "f"}
         ({"input": [{"role": "user", "content": [{"type": "reasoning_text", "text": "x"}]}]}, "input[0]"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
-        ({"tool_choice": "required"}, None),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "some"}, "tool_choice"),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
