@@ -23,7 +23,7 @@ LOG_TEXT_BYTES = 16 * 1024  # a traceback is longer than what an upstream may pu
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for what went wrong, 2 for wrong arguments."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
+        sys.stdout.reconfigure(errors="replace")  # where a terminal is not UTF-8
     args = parser().parse_args(argv)
     log.configure(log_format="console", level="error", cache=False)  # commands print; only serve logs more
     run: Callable[[argparse.Namespace], int] = args.run
