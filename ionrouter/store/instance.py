@@ -47,7 +47,20 @@ class Instance:
 
 
 def claim(folder: Path) -> Instance:
-    """Take the first free slot of a state folder; raises OSError where the folder cannot be written."""
+    """Take the first free slot of a state folder; raises OSError where the folder cannot be written.
+
+    Of several that start at once one does so after the other.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    turn = os.open(folder / "instance.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        return _claimed(folder)
+    finally:
+        os.close(turn)
+
+
+def _claimed(folder: Path) -> Instance:
     root = _root(folder)
     used = [slot for slot in range(MAX_SLOTS) if (folder / f"instance.{slot}").exists()]
     unused = next(slot for slot in range(MAX_SLOTS + 1) if slot not in used)

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ionrouter.store.instance import claim
+from ionrouter.store.instance import Instance, claim
 
 
 def test_a_name_lasts_as_long_as_the_folder(tmp_path: Path) -> None:
@@ -33,6 +35,22 @@ def test_servers_of_one_folder_have_names_of_their_own(tmp_path: Path) -> None:
     last = claim(tmp_path)
     assert sorted(last.dead) == sorted([first.name, second.name])
     last.close()
+
+
+def test_servers_that_start_at_once_in_a_new_folder_share_it(tmp_path: Path) -> None:
+    for attempt in range(20):
+        folder, at_once = tmp_path / str(attempt), threading.Barrier(8)
+
+        def start(folder: Path = folder, at_once: threading.Barrier = at_once) -> Instance:
+            at_once.wait()
+            return claim(folder)
+
+        with ThreadPoolExecutor(8) as pool:
+            found = [started.result() for started in [pool.submit(start) for _ in range(8)]]
+        root = (folder / "instance").read_text().strip()
+        assert sorted(instance.name for instance in found) == [f"{root}-{slot}" for slot in range(8)]
+        for instance in found:
+            instance.close()
 
 
 def test_a_dead_name_is_kept_from_others_and_a_living_one_is_not_had(tmp_path: Path) -> None:
