@@ -147,10 +147,15 @@ def lark_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def compilable(schema: Mapping[str, Any]) -> Any:
+    """Write a schema as the compiler is given it, alone or within a grammar."""
+    return closed(plain(schema))
+
+
 def _schema_source(schema: Mapping[str, Any]) -> str:
     from llguidance import LLMatcher
 
-    return LLMatcher.grammar_from_json_schema(json.dumps(closed(plain(schema))), overrides=JSON_OPTIONS)
+    return LLMatcher.grammar_from_json_schema(json.dumps(compilable(schema)), overrides=JSON_OPTIONS)
 
 
 def _checked(source: str) -> Grammar:

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ionrouter.engine.closed_schema import closed
-from ionrouter.engine.grammar import JSON_OPTIONS, Grammar, from_lark, lark_text
+from ionrouter.engine.grammar import JSON_OPTIONS, Grammar, compilable, from_lark, lark_text
 
 THINK, END_THINK = "<think>", "</think>"
 
@@ -160,4 +159,4 @@ def _escaped(text: str) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**closed(schema), "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+    return "%json " + json.dumps({**compilable(schema), "x-guidance": JSON_OPTIONS}, ensure_ascii=False)

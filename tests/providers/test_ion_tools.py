@@ -10,8 +10,9 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from ionrouter.engine.chat_template import ChatTemplate
-from ionrouter.engine.tool_format import HERMES
+from ionrouter.engine.tool_format import HERMES, Thought
 from ionrouter.errors import FailureClass, UpstreamError
+from ionrouter.providers.ion_grammar import grammar_of
 from ionrouter.providers.ion_tools import grammar_with_tools, messages_for, tools_of
 
 INT: dict[str, Any] = {"type": "integer"}
@@ -51,6 +52,37 @@ def test_arguments_are_an_object_also_where_the_schema_leaves_it_open(schema: di
     assert allows(body(schema), {"a": 1})
     for other in (5, "five", None, [1]):
         assert not allows(body(schema), other)
+
+
+# What generators of schemas write, and what says nothing.
+WORDY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "array", "items": {"type": "string", "format": "password"}, "uniqueItems": False}
+    },
+    "required": ["a"],
+    "propertyNames": {"type": "string"},
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_says_nothing_in_a_tools_schema_is_no_reason_to_refuse_it(strict: bool) -> None:
+    assert allows(body(WORDY, strict=strict), {"a": ["x"]})
+    assert not allows(body(WORDY, strict=strict), {"a": 1})
+
+
+@pytest.mark.parametrize("thought", ["none", "may", "begun"])
+def test_nor_in_the_schema_of_an_answer_beside_tools_or_behind_a_thought(thought: Thought) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": WORDY}}
+    tools = {**body({"type": "object"}), "tool_choice": "auto"}
+    for asked in ({"response_format": wanted}, {"response_format": wanted, **tools}):
+        own, wish = grammar_of(asked), tools_of(asked)
+        grammar = grammar_with_tools(asked, wish, HERMES, own, thought)
+        assert grammar is not None
+        matcher = LLMatcher(LLTokenizer("byte"), grammar.source, log_level=0)
+        text = ("<think>" if thought == "may" else "") + ("</think>" if thought != "none" else "")
+        ids = LLTokenizer("byte").tokenize_str(text + '{"a": ["x"]}')
+        assert matcher.validate_tokens(ids) == len(ids)
 
 
 @pytest.mark.parametrize("kind", ["string", ["string", "null"]])
