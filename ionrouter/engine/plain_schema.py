@@ -1,7 +1,8 @@
 """Leaves out of a JSON schema what says nothing, and writes what the compiler does not know as what it does.
 
-Every value that one of the two schemas allows the other allows, too. Compiles nothing and refuses nothing:
-what is malformed, or not known here, stays.
+Every value that one of the two schemas allows the other allows, too, but for numbers beyond 10^18 where a
+bound lies farther out than the compiler counts. Compiles nothing and refuses nothing: what is malformed, or
+not known here, stays.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _OTHERS_SPEAK = (
     "dependentSchemas",
     "contains",
 )
+# The compiler counts in 64 bits, as doubles, and has no bound for other than whole numbers far beyond 10^18.
+_TOO_WIDE, _WIDE = (1 << 63) - 512, 10**18
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 
 
@@ -41,7 +44,7 @@ def plain(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     out = {key: _inner(key, value) for key, value in schema.items()}
-    for mend in (_annotations, _conditions, _rest_of_array, _arrays, _objects):
+    for mend in (_annotations, _conditions, _numbers, _rest_of_array, _arrays, _objects):
         mend(out)
     return out
 
@@ -80,6 +83,16 @@ def _conditions(out: dict[str, Any]) -> None:
     if "if" not in out or all(_allows_all(out.get(key, True)) for key in ("then", "else")):
         for key in ("if", "then", "else"):
             out.pop(key, None)
+
+
+def _numbers(out: dict[str, Any]) -> None:
+    """Draw in what generators write for int64 and double: what is left is still valid."""
+    for key in ("minimum", "exclusiveMinimum"):
+        if isinstance(out.get(key), int | float) and out[key] <= -_TOO_WIDE:
+            out[key] = -_WIDE
+    for key in ("maximum", "exclusiveMaximum"):
+        if out.get("type") != "integer" and isinstance(out.get(key), int | float) and out[key] >= _TOO_WIDE:
+            out[key] = _WIDE
 
 
 def _arrays(out: dict[str, Any]) -> None:

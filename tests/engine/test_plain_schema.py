@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -59,6 +60,10 @@ IDLE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (OBJECT, {"dependentRequired": {"a": []}, "dependentSchemas": {"b": True}}),
     *((OBJECT, extra) for extra in ({"minProperties": 0}, {"minProperties": 1}, {"maxProperties": 2})),
     (OBJECT, {"$dynamicAnchor": "here"}),
+    (WHOLE, {"minimum": -(1 << 63), "maximum": (1 << 63) - 1}),  # int64
+    (WHOLE, {"exclusiveMinimum": -1e30, "exclusiveMaximum": 1 << 64}),
+    ({"type": ["integer", "null"]}, {"minimum": -(1 << 63), "maximum": (1 << 63) - 1}),
+    ({"type": "number"}, {"minimum": -sys.float_info.max, "maximum": sys.float_info.max}),
     (OBJECT, {"additionalProperties": False, "unevaluatedProperties": {"not": {}}, "maxProperties": 7}),
     (OBJECT, {"unevaluatedProperties": False}),
     (OBJECT, {"unevaluatedProperties": TEXT}),
