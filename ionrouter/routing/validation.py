@@ -163,6 +163,7 @@ _PATTERN_WORDS = {
 _WORDS = {
     "missing": "missing",
     "string_type": "must be text; put it in quotes if it is",
+    "string_unicode": "must be text; half a surrogate is none",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",

@@ -33,6 +33,10 @@ CASES = {
         "models:\n  m:\n    name: 3\n    endpoints: [{provider: vllm}]\n",
         "line 8: models.m.name: must be text; put it in quotes if it is",
     ),
+    "half a surrogate": (
+        'models:\n  m:\n    name: "\\ud800"\n    endpoints: [{provider: vllm}]\n',
+        "line 8: models.m.name: must be text; half a surrogate is none",
+    ),
     "a model name that is a number": (
         "aliases:\n  7: m\n",
         "line 7: aliases.7: must be text; put it in quotes if it is",
