@@ -5,6 +5,7 @@ The definitions of the figures are in docs/api.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -32,7 +33,11 @@ DEFAULT_PERCENTILES = (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. `since` and `until` are seconds since the epoch; no `resolution`: one row a group."""
+    """What is asked. No `resolution`: one row a group.
+
+    `since` and `until` are seconds since the epoch. The bucket that begins at `until` is not meant any more:
+    stretches that follow one another share nothing where a bucket ends.
+    """
 
     since: float
     until: float
@@ -49,6 +54,10 @@ class Question:
         if self.resolution is not None:
             return GRAINS[self.resolution].width_s
         return width_for(self.until - self.since, self.age_s)
+
+    def numbers(self, window: Window) -> range:
+        """Numbers of a window's buckets that are asked about, kept or not."""
+        return window.numbers(self.since, math.nextafter(self.until, -math.inf))
 
     @property
     def reads_keys(self) -> bool:
@@ -100,7 +109,7 @@ def places(book: StatsBook, question: Question) -> Iterator[Place | None]:
         if question.resolution is None:
             yield Place(group, windows, None)
             continue
-        for number in windows[0].numbers(question.since, question.until):
+        for number in question.numbers(windows[0]):
             yield Place(group, windows, number)
 
 
@@ -108,7 +117,7 @@ def row_at(place: Place, question: Question) -> Iterator[Row | None]:
     """Merge what is there, a step for each bucket; the last step is the row, if there is one."""
     total, number = Bucket(), place.number
     for window in place.windows:
-        numbers = window.numbers(question.since, question.until) if number is None else (number,)
+        numbers = question.numbers(window) if number is None else (number,)
         for each in numbers:
             if window.add_to(total, each):
                 yield None

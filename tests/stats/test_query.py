@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -169,3 +170,16 @@ def test_no_step_looks_at_more_than_one_series(order: Order | None) -> None:
         waiting.append(len([s for _, s in book.items() if s._latest]))
     assert waiting[0] == 50 and waiting[-1] == 0
     assert max(before - after for before, after in pairwise(waiting)) == 1
+
+
+@pytest.mark.parametrize("resolution", [None, "hour"])
+def test_stretches_that_follow_one_another_share_no_bucket(resolution: Any) -> None:
+    rng, begin = random.Random(7), NOW // HOUR.width_s * HOUR.width_s
+    book = hourly(1, 5, lambda: packed(rng, 10))
+    hours = [(begin - i * HOUR.width_s, begin - (i - 1) * HOUR.width_s) for i in range(5)]
+    for since, until in hours:
+        question = Question(since, until, resolution=resolution, age_s=5 * 86_400.0 * 2)
+        assert [row["requests"] for row in answer(book, replace(question, until=until - 1e-3))] == [20]
+        assert [row["requests"] for row in answer(book, question)] == [20]
+        later = answer(book, replace(question, until=until + 1e-3))
+        assert sum(row["requests"] for row in later) == (20 if until > begin else 40)
