@@ -153,6 +153,8 @@ def _row(question: Question, group: Group, at: float | None, bucket: Bucket) -> 
     if at is not None:
         row["start"] = at
     row |= {name: figure(bucket) for name, figure in COUNTS.items()}
+    if question.reads_keys:
+        row["uptime"] = None  # of attempts: statuses do not tell whose fault it was
     for metric, (name, scale, is_descending) in METRICS.items():
         row[metric] = _percentiles(bucket, name, question.percentiles, scale, is_descending)
     return row
