@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-import structlog
 from msgspec.structs import replace
 
 from ionrouter.balancing.assumed_price import is_unpriced
@@ -23,9 +22,12 @@ from ionrouter.errand import (
     Parts,
     Trace,
     client_left,
+    fault_of_ours,
     lost_race,
     stopped,
+    tell_closed,
     tell_failed,
+    tell_opened,
     tell_refused,
     tell_unpriced,
 )
@@ -55,8 +57,6 @@ MAX_HELD_BYTES = 64 * 1024
 CONNECT_RETRY_JITTER_S = 0.25  # a fresh connection either works at once or the next endpoint is the answer
 CONNECT_ERROR = "connect_error"  # code of a failure in which no byte was sent
 _NOBODYS = (FailureClass.CLIENT_LEFT, FailureClass.STOPPED, FailureClass.LOST_RACE)
-
-log = structlog.get_logger(__name__)
 
 
 class Attempt:
@@ -103,7 +103,7 @@ class Attempt:
             failure = error
             raise
         except Exception as error:
-            failure = _fault_of_ours(error, errand)
+            failure = fault_of_ours(error, errand)
             raise failure from error
         except (asyncio.CancelledError, GeneratorExit) as ended:
             self._trace.note_end(ended)
@@ -221,7 +221,10 @@ class Attempt:
     def _commit(self, flight: Flight) -> Committed:
         now, errand = self._parts.clock(), self._errand
         ttft_s = None if (since_start_s := self._ttft_s()) is None else since_start_s - flight.held_s
+        was_closed = self._health.breaker.is_closed
         self._health.commit(now, flight, ttft_s, is_bound=errand.role == "probe")
+        if not was_closed:
+            tell_closed(errand)
         if self._is_settled:
             raise lost_race()  # both answered at once, and this one came second
         self.is_committed = True
@@ -302,8 +305,12 @@ class Attempt:
         is_cut_short = errand.number > 1 and now >= errand.deadline
         if failure.code != INTERNAL and not is_cut_short:
             spent_s, is_late = now - self._begun_at, self.is_committed
+            breaker = self._health.breaker
+            open_until = breaker.until
             if self._health.fail(now, failure, spent_s, cost.total, after_commit=is_late):
                 tell_refused(errand, failure)  # one alert, not one per request
+            if breaker.until > open_until:
+                tell_opened(errand, breaker, now)
         if failure.failure is FailureClass.LOST_RACE and self._flight is not None:
             num_out = self._parts.book.expected_num_out(errand.route.id, errand.upstream.stream, now)
             self._health.give_up(now, self._flight, num_out)
@@ -386,14 +393,3 @@ class Attempt:
     def jitter_s(self) -> float:
         """Seconds to wait before reconnecting: full jitter."""
         return self._parts.rng.uniform(0.0, CONNECT_RETRY_JITTER_S)
-
-
-def _fault_of_ours(error: Exception, errand: Errand) -> UpstreamError:
-    """A provider client broke its contract: another endpoint may help, but this one is not to blame."""
-    log.exception("provider_client_failed", request=errand.request.id, endpoint=errand.endpoint.id)
-    return UpstreamError(
-        FailureClass.TRANSIENT,
-        f"internal error ({type(error).__name__})",
-        code=INTERNAL,
-        provider=errand.endpoint.provider.name,
-    )

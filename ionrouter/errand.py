@@ -11,8 +11,10 @@ from msgspec import Struct
 
 from ionrouter.alarm import Deadlines
 from ionrouter.balancing.assumed_price import is_unpriced
+from ionrouter.balancing.circuit_breaker import CircuitBreaker
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.hedging import HedgeBook
+from ionrouter.balancing.verdict import INTERNAL
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
 from ionrouter.routing.table import Endpoint, ModelRoute
@@ -142,6 +144,17 @@ def stopped(why: str) -> UpstreamError:
     return UpstreamError(FailureClass.STOPPED, why, status=503)
 
 
+def fault_of_ours(error: Exception, errand: Errand) -> UpstreamError:
+    """A provider client broke its contract: another endpoint may help, but this one is not to blame."""
+    log.exception("provider_client_failed", request=errand.request.id, endpoint=errand.endpoint.id)
+    return UpstreamError(
+        FailureClass.TRANSIENT,
+        f"internal error ({type(error).__name__})",
+        code=INTERNAL,
+        provider=errand.endpoint.provider.name,
+    )
+
+
 def stop_in(ended: BaseException) -> RequestError | None:
     """The error with which this server ended what was cancelled, if it did."""
     return next((cause for cause in ended.args if isinstance(cause, RequestError)), None)
@@ -166,6 +179,22 @@ def tell_refused(errand: Errand, failure: UpstreamError) -> None:
     log.error(
         "endpoint_refused_us", endpoint=errand.endpoint.id, status=failure.status, error=failure.message
     )
+
+
+def tell_opened(errand: Errand, breaker: CircuitBreaker, now: float) -> None:
+    """Log that an endpoint gets no traffic for a while."""
+    log.warning(
+        "breaker_opened",
+        endpoint=errand.endpoint.id,
+        for_s=round(breaker.until - now, 1),
+        num_openings=breaker.num_openings,
+        cause=breaker.cause,
+    )
+
+
+def tell_closed(errand: Errand) -> None:
+    """Log that it works again."""
+    log.info("breaker_closed", endpoint=errand.endpoint.id, role=errand.role)
 
 
 def tell_unpriced(errand: Errand) -> None:

@@ -51,14 +51,13 @@ def open_breakers(router: Router) -> list[Mapping[str, Any]]:
         state = breaker.state(now)
         if state is BreakerState.CLOSED or len(told) >= MAX_TOLD:
             continue
-        cause = "the provider refuses our account or model" if breaker.is_domain else "it kept failing"
         told.append(
             {
                 "endpoint": endpoint_id,
                 "state": state.value,
                 "opens_for_s": round(max(breaker.until - now, 0.0), 1),
                 "num_openings": breaker.num_openings,
-                "cause": cause,
+                "cause": breaker.cause,
             }
         )
     return told

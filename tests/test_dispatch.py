@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ionrouter.balancing.circuit_breaker import BreakerState, CircuitBreaker
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, FailureClass, StreamBroken
@@ -399,6 +400,28 @@ async def test_a_broken_endpoint_is_left_alone_after_a_few_tries_and_tested_agai
     assert bench.client.num_calls("a") == 4
     clock.now += 1
     assert (await bench.run(asked)).committed.endpoint_id == "a"
+
+
+async def test_the_log_tells_once_when_a_breaker_opens_and_when_it_closes() -> None:
+    clock = Clock()
+    scripts = [{"status": 500}] * 4 + [OK, {"status": 401}, OK]
+    bench = Bench.of(route("m", first("a", {"scripts": scripts}), then("b")), clock=clock)
+    asked = request(preferences=ProviderPreferences(order=("a",)))
+    with capture_logs() as logs:
+        for wait_s in (0, 0, 0, 0, 11, 10, 11, 0, 0, 11, 0):
+            clock.now += wait_s  # three failures, a trial that fails, one that does not, and a refusal
+            await bench.run(asked)
+    told = [e for e in logs if e["event"].startswith("breaker_")]
+    assert {e["endpoint"] for e in told} == {"a"}
+    assert [(e["event"], e.get("for_s"), e.get("num_openings")) for e in told] == [
+        ("breaker_opened", 10.0, 1),
+        ("breaker_opened", 20.0, 2),
+        ("breaker_closed", None, None),
+        ("breaker_opened", 10.0, 1),
+        ("breaker_closed", None, None),
+    ]
+    assert [e["cause"].split()[0] for e in told if "cause" in e] == ["it", "it", "the"]
+    assert [e["log_level"] for e in told[1:3]] == ["warning", "info"]
 
 
 async def test_a_zero_cooldown_never_benches() -> None:

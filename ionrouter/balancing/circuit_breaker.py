@@ -53,6 +53,13 @@ class CircuitBreaker:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self.until else BreakerState.HALF_OPEN
 
+    @property
+    def cause(self) -> str:
+        """Why it is open, for people."""
+        return (
+            "the provider refuses our account or model, or redirects" if self.is_domain else "it kept failing"
+        )
+
     def allows(self, now: float) -> bool:
         """Ask whether a request could be sent now."""
         state = self.state(now)

@@ -193,10 +193,7 @@ def _breaker(s: Subject) -> str | None:
         return None
     if breaker.state(s.now) is BreakerState.HALF_OPEN:
         return "a trial request is under way"
-    cause = (
-        "the provider refused our account or model, or redirects" if breaker.is_domain else "it kept failing"
-    )
-    return f"circuit breaker open for {breaker.until - s.now:.1f} s more: {cause}"
+    return f"circuit breaker open for {breaker.until - s.now:.1f} s more: {breaker.cause}"
 
 
 # Filter names are OpenRouter's `excluded_by` words where it has one.

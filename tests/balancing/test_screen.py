@@ -202,7 +202,7 @@ def test_an_open_breaker_keeps_away_and_tells_whose_fault_it_was() -> None:
     exclusion = judged(request(), endpoint("a"), health)
     assert exclusion is not None
     assert exclusion.filter == "breaker_open" and exclusion.is_domain
-    assert "refused our account" in exclusion.reason
+    assert "refuses our account" in exclusion.reason
 
 
 def test_a_trial_under_way_keeps_everybody_else_away() -> None:
