@@ -59,6 +59,9 @@ def outlook_of(
     waited_s = health.oldest_wait_s(now, stream)
     if waited_s > ttft_s:  # somebody has waited that long already: news that no finished request brought
         ok_s, ttft_s = (ok_s + waited_s - ttft_s) if stream else max(ok_s, waited_s), waited_s
+    fail_s = health.fail_s.mean(now, ttft_s, 1.0)  # a failure shows when the answer should have begun
+    if stream and fail_s > endpoint.timeouts.first_token_s:  # whole answers may hang for longer, not streams
+        fail_s = endpoint.timeouts.first_token_s
     return Outlook(
         fail_before=health.fail_before(now),
         fail_after=health.fail_after(now),
@@ -67,7 +70,7 @@ def outlook_of(
         ttft_s=ttft_s,
         throughput=throughput,
         ok_s=ok_s,
-        fail_s=health.fail_s.mean(now, ttft_s, 1.0),  # a failure shows when the answer should have begun
+        fail_s=fail_s,
     )
 
 

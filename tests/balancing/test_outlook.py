@@ -9,7 +9,7 @@ import pytest
 from ionrouter.balancing.cost import Outlook
 from ionrouter.balancing.health import Health
 from ionrouter.balancing.outlook import Size, outlook_of, size_of, streams_upstream
-from ionrouter.routing.table import Endpoint, Expected, Provider
+from ionrouter.routing.table import Endpoint, Expected, Provider, Timeouts
 from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.usage import Usage
 from tests.support.routes import endpoint, price, request
@@ -96,8 +96,16 @@ def test_the_price_is_of_the_expected_tokens_with_the_usual_cache_hits() -> None
 def test_a_failure_is_expected_to_take_as_long_as_the_first_token_until_one_was_seen() -> None:
     assert look().fail_s == 2.0
     health = Health()
-    health.fail_s.add(60.0, 0.0)
-    assert look(health).fail_s == pytest.approx(31.0)
+    health.fail_s.add(20.0, 0.0)
+    assert look(health).fail_s == pytest.approx(11.0)
+
+
+def test_a_stream_fails_by_its_first_token_however_long_whole_answers_hung() -> None:
+    health, hasty = Health(), endpoint("a", timeouts=Timeouts(first_token_s=5.0))
+    for _ in range(7):
+        health.fail_s.add(600.0, 0.0)
+    assert look(health, at=hasty).fail_s == 5.0
+    assert look(health, at=hasty, stream=False).fail_s > 500.0
 
 
 def test_the_local_engines_queue_is_read_not_guessed() -> None:
