@@ -85,10 +85,13 @@ class CircuitBreaker:
         self.is_closed, self._has_trial, self.is_domain = True, False, False
         self._consecutive = self.num_openings = 0
 
-    def fail(self, now: float) -> None:
-        """Record a failure: opens after enough of them, re-opens for longer after a failed trial."""
+    def fail(self, now: float, *, is_overtaken: bool = False) -> None:
+        """Record a failure: opens after enough of them, re-opens for longer after a failed trial.
+
+        `is_overtaken`: a request that began later has been answered, so it is none of those in a row.
+        """
         self._errors.add(1.0, now)
-        self._consecutive += 1
+        self._consecutive += not is_overtaken
         if self.rules.cooldown_s <= 0:
             return
         if not self.is_closed:

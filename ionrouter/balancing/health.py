@@ -280,7 +280,7 @@ class Health:
             if silence is not None:
                 silence.found_at = now
         if silence is None or silence.until > self.answered_start_at:  # else somebody was answered since
-            self.breaker.fail(now)
+            self.breaker.fail(now, is_overtaken=started_at < self.answered_start_at)
         self.fail_s.add(duration_s, now)
         self.fail_cost.add(cost, now)
 

@@ -371,3 +371,28 @@ def test_streamed_answers_make_no_whole_one_old() -> None:
     health.finish(2.0, streamed, Usage(10, 100), decode_s=1.0)
     health.finish(20.0, whole, Usage(10, 100), None)
     assert health.speeds[False].pace_s.value == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_old_hangs_are_no_row_of_failures_once_later_requests_were_answered(stream: bool) -> None:
+    health = Health()
+    hung = [health.begin(10.0 + i / 100, stream) for i in range(6)]
+    for second in range(11, 41):
+        answers(health, float(second))
+    for flight in hung:
+        times_out(health, flight, 40.5)
+    assert health.breaker.is_closed
+    assert health.before.mean(40.5, 0.0, 0.0) > 0.0 and health.fail_s.weight(40.5) == 6.0
+    for flight in [health.begin(41.0, stream) for _ in range(3)]:
+        assert health.breaker.is_closed
+        times_out(health, flight, 71.0)
+    assert not health.breaker.is_closed
+
+
+def test_requests_that_are_overtaken_still_open_the_breaker_where_half_of_them_fail() -> None:
+    health = Health()
+    for second in range(12):
+        early = health.begin(float(second), stream=False)
+        answers(health, second + 0.4)
+        times_out(health, early, second + 0.5)
+    assert not health.breaker.is_closed
