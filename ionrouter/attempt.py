@@ -223,7 +223,7 @@ class Attempt:
         ttft_s = None if (since_start_s := self._ttft_s()) is None else since_start_s - flight.held_s
         was_closed = self._health.breaker.is_closed
         self._health.commit(now, flight, ttft_s, is_bound=errand.role == "probe")
-        if not was_closed:
+        if not was_closed and self._health.breaker.is_closed:
             tell_closed(errand)
         if self._is_settled:
             raise lost_race()  # both answered at once, and this one came second
@@ -309,7 +309,7 @@ class Attempt:
             open_until = breaker.until
             if self._health.fail(now, failure, spent_s, cost.total, after_commit=is_late):
                 tell_refused(errand, failure)  # one alert, not one per request
-            if breaker.until > open_until:
+            if breaker.until > open_until and self._parts.book.holds(self._health, errand.endpoint):
                 tell_opened(errand, breaker, now)
         if failure.failure is FailureClass.LOST_RACE and self._flight is not None:
             num_out = self._parts.book.expected_num_out(errand.route.id, errand.upstream.stream, now)

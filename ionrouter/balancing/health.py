@@ -322,6 +322,10 @@ class HealthBook:
         health.breaker.rules = endpoint.breaker
         return health
 
+    def holds(self, health: Health, endpoint: Endpoint) -> bool:
+        """Ask whether a state is an endpoint's still, which no reload has taken away."""
+        return self._healths.get(endpoint.identity) is health
+
     def take_turn(self, endpoint: Endpoint) -> None:
         """Note a first pick at once: whoever selects next, before the attempt has begun, must know."""
         self._num_turns += 1
