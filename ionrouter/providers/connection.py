@@ -14,26 +14,16 @@ from typing import cast
 
 import httptools
 
-from ionrouter.providers.answer import Answer
+from ionrouter.providers.answer import PIECE_BYTES, Answer
 from ionrouter.providers.http_faults import Cut, Disconnected, HttpFault, Malformed, tls_reason
 
 MAX_HEAD_BYTES = 64 * 1024  # status line, headers, 1xx before them; also trailers and chunk framing
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Serves one request at a time. `on_free` is told when the next may come, `on_lost` when none can.
+class Connection(asyncio.BaseProtocol):
+    """Serves one request at a time. `on_free` is told when the next may come, `on_lost` when none can."""
 
-    `room` is where reads put their bytes: all connections of one loop may share it, since each read is done
-    with before the next.
-    """
-
-    def __init__(
-        self,
-        on_free: Callable[[Connection], None],
-        on_lost: Callable[[Connection], None],
-        room: memoryview,
-    ) -> None:
-        self._room = room
+    def __init__(self, on_free: Callable[[Connection], None], on_lost: Callable[[Connection], None]) -> None:
         self.loop = asyncio.get_running_loop()  # every asking is a system call in Python 3.11
         self.num_asked = 0
         self.free_since = 0.0  # of the loop's clock
@@ -125,17 +115,14 @@ class Connection(asyncio.BufferedProtocol):
         """TLS stands between the socket and us from now on."""
         self._transport = transport
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def _read(self, data: bytes | memoryview) -> None:
         answer = self._answer
         if answer is None:
             self.abort()  # nobody asked
             return
-        self._num_unproductive += nbytes
+        self._num_unproductive += len(data)
         try:
-            self._parser.feed_data(self._room[:nbytes])
+            self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._refuse(answer, str(error))
             return
@@ -204,3 +191,34 @@ class Connection(asyncio.BufferedProtocol):
         answer = self._answer
         if answer is not None and not self._is_informational and answer._fault is None:
             answer.end()
+
+
+class PlainConnection(Connection, asyncio.BufferedProtocol):
+    """Without TLS. `room` is where reads put their bytes: all connections of one loop may share it.
+
+    Each read is done with before the next.
+    """
+
+    def __init__(
+        self,
+        on_free: Callable[[Connection], None],
+        on_lost: Callable[[Connection], None],
+        room: memoryview,
+    ) -> None:
+        super().__init__(on_free, on_lost)
+        self._room = room
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._read(self._room[:nbytes])
+
+
+class SecureConnection(Connection, asyncio.Protocol):
+    """Under TLS, which drops what it still holds when the other side closes: so all comes that is there."""
+
+    def data_received(self, data: bytes) -> None:
+        view = memoryview(data)
+        for start in range(0, len(data), PIECE_BYTES):
+            self._read(view[start : start + PIECE_BYTES])

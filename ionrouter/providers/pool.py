@@ -20,7 +20,7 @@ import aiohappyeyeballs
 
 from ionrouter.providers.answer import Answer
 from ionrouter.providers.base import Held
-from ionrouter.providers.connection import Connection
+from ionrouter.providers.connection import Connection, PlainConnection, SecureConnection
 from ionrouter.providers.http_faults import (
     AddressNotAllowed,
     ConnectTooLong,
@@ -232,8 +232,9 @@ class Pool:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         kept = self._free.setdefault(origin, {})
         loop = asyncio.get_running_loop()
+        ends = partial(self._keep, kept), partial(self._forget, kept)
         plain, connection = await loop.create_connection(
-            lambda: Connection(partial(self._keep, kept), partial(self._forget, kept), self._room),
+            lambda: SecureConnection(*ends) if origin.is_tls else PlainConnection(*ends, self._room),
             sock=connected,
         )
         if origin.is_tls and connection.is_usable:

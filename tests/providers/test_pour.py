@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from ionrouter.providers.answer import PIECE_BYTES, Answer
-from ionrouter.providers.connection import Connection
+from ionrouter.providers.connection import PlainConnection
 from ionrouter.providers.http_faults import Cut, Malformed
 from ionrouter.providers.pool import READ_BYTES
 
@@ -55,7 +55,7 @@ class Pouring:
     def __post_init__(self) -> None:
         self.wire = Wire()
         self.read = memoryview(bytearray(READ_BYTES))
-        self.connection = Connection(lambda _: None, lambda _: None, self.read)
+        self.connection = PlainConnection(lambda _: None, lambda _: None, self.read)
         self.connection.connection_made(cast(asyncio.Transport, self.wire))
         self.answer: Answer = self.connection.ask(b"", b"")
         self.come(HEAD)
