@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
-from functools import partial
 
 import pytest
 
 from ionrouter.inflate import MAX_PIECE_BYTES, inflater_for
-
-packed = partial(gzip.compress, mtime=0)  # in parameters a time would give each worker other tests
+from tests.support.packed import packed
 
 MAX_BYTES = 4 * MAX_PIECE_BYTES
 TEXT = bytes(range(256)) * 40

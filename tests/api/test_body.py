@@ -7,7 +7,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import pytest
 
 from ionrouter.api.body import MAX_DEPTH
 from tests.support.edge import EdgeServer, edge_server
-
-packed = partial(gzip.compress, mtime=0)  # in parameters a time would give each worker other tests
+from tests.support.packed import packed
 
 CHAT = "/api/v1/chat/completions"
 OK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

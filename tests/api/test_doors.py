@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ from ionrouter.api.doors import asks_for_keys
 from ionrouter.errors import ConfigError
 from ionrouter.settings import Settings
 from tests.support.edge import EdgeServer, edge_server
-
-packed = partial(gzip.compress, mtime=0)  # in parameters a time would give each worker other tests
+from tests.support.packed import packed
 
 CHAT = "/api/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gzip
 import zlib
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -38,9 +36,8 @@ from tests.support.connections import (
     then_close,
     then_hang,
 )
+from tests.support.packed import packed
 from tests.support.upstream import refused_url
-
-packed = partial(gzip.compress, mtime=0)  # in parameters a time would give each worker other tests
 
 pytestmark = quiet_loops
 event_loop_policy = both_loops
