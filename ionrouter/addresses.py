@@ -6,6 +6,9 @@ import ipaddress
 import re
 import socket
 import unicodedata
+from collections.abc import Iterable, Sequence
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NUMBERS = re.compile(r"[0-9a-fx.]+", re.IGNORECASE | re.ASCII)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
@@ -48,6 +51,36 @@ def subscriber_of(address: str) -> str:
     if isinstance(read, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(read), 64), strict=False))
     return address if read is None else str(read)
+
+
+def client_address(peer: str, forwarded: Iterable[str], proxies: Sequence[Network]) -> str:
+    """Tell where a request comes from that may have come through proxies which are trusted.
+
+    `forwarded`: the lines of X-Forwarded-For, to whose end each proxy adds the address that asked it.
+    So they are read from the end: the first that is no proxy's is the client's; what stands before it
+    anybody may have written. What is no address ends the reading at the proxy that wrote it.
+    """
+    client = peer
+    entries = ",".join(forwarded).split(",")
+    while entries and _is_within(client, proxies):
+        entry = _without_port(entries.pop().strip())
+        if address_of(entry) is None:
+            break
+        client = entry
+    return client
+
+
+def _without_port(entry: str) -> str:
+    """Read 192.0.2.1:80, [2001:db8::1]:80 and [2001:db8::1], as some proxies write them."""
+    if entry.startswith("["):
+        return entry[1:].partition("]")[0]
+    return entry.partition(":")[0] if entry.count(":") == 1 else entry
+
+
+def _is_within(address: str, networks: Sequence[Network]) -> bool:
+    read = address_of(address)
+    mapped = read.ipv4_mapped if isinstance(read, ipaddress.IPv6Address) else None  # of a server on ::
+    return read is not None and any((mapped or read) in network for network in networks)
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

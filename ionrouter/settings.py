@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ionrouter.addresses import address_of
@@ -106,7 +106,11 @@ class Settings(BaseSettings):
     console: bool = Field(True, description="serve the web page at /console/")
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 
-    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
+        (), description="addresses or networks whose `X-Forwarded-For` says from where a request comes"
+    )
+
+    @field_validator("allowed_hosts", "cors_origins", "trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return (
@@ -154,5 +158,5 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def _problem(error: dict[str, Any]) -> Problem:
-    name = ".".join(str(part) for part in error["loc"])
+    name = str(error["loc"][0])  # of a list the entry follows: it is the input
     return Problem(f"IONROUTER_{name.upper()}", f"{error['msg']}, got {error['input']!r}")

@@ -45,6 +45,15 @@ def test_every_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {problem.path for problem in caught.value.problems} == {"IONROUTER_PORT", "IONROUTER_LOG_FORMAT"}
 
 
+def test_of_a_list_the_variable_and_the_entry_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IONROUTER_TRUSTED_PROXIES", "10.0.0.0/8, ::1, nginx.lan")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    (problem,) = caught.value.problems
+    assert problem.path == "IONROUTER_TRUSTED_PROXIES"
+    assert "nginx.lan" in problem.message and "10.0.0.0" not in problem.message
+
+
 @pytest.mark.parametrize("value", ["inf", "nan", "1e999"])
 def test_a_number_is_finite(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     numbers = [name for name, field in Settings.model_fields.items() if field.annotation is float]

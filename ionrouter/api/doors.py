@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import hdrs, web
 
-from ionrouter.addresses import address_of
+from ionrouter.addresses import address_of, client_address
 from ionrouter.api.envelopes import refusal
 from ionrouter.api.errors import error_body
 from ionrouter.api.guard import Access, WrongKeys, authenticate
@@ -169,9 +169,8 @@ class Doors:
         try:
             return authenticate(request, access, edge.keys, asks_for_keys=edge.asks_for_keys)
         except RequestError as error:
-            wait_s = (
-                self._wrong_keys.add(request.remote or "", time.monotonic()) if error.status == 401 else None
-            )
+            is_wrong = error.status == 401
+            wait_s = self._wrong_keys.add(_address(request), time.monotonic()) if is_wrong else None
             if wait_s is None:
                 raise
             raise RequestError(
@@ -180,6 +179,12 @@ class Doors:
                 error_type="rate_limit_exceeded",
                 headers={"Retry-After": str(retry_after_seconds(wait_s))},
             ) from None
+
+
+def _address(request: web.Request) -> str:
+    """Whom the request is from. Other headers than this one most proxies hand on as anybody wrote them."""
+    forwarded = request.headers.getall("X-Forwarded-For", ())
+    return client_address(request.remote or "", forwarded, request.app[EDGE].settings.trusted_proxies)
 
 
 def _asked_headers(request: web.Request) -> dict[str, str]:
@@ -201,6 +206,7 @@ def _refused(request: web.Request, body: ErrorBody) -> web.Response:
         log(
             "request_refused",
             request=request[GENERATION_ID],
+            address=_address(request),
             path=request.path[:200],
             status=body.status,
             param=body.param,

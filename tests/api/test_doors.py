@@ -7,7 +7,9 @@ import json
 import re
 from pathlib import Path
 
+import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from ionrouter.api.doors import asks_for_keys
 from ionrouter.errors import ConfigError
@@ -285,6 +287,39 @@ async def test_wrong_keys_are_limited_per_address_and_a_right_one_still_works(tm
         assert_envelope(status, headers, body, 429)
         assert 1 <= int(headers["Retry-After"]) <= 60
         assert (await server.chat(headers={"Authorization": f"Bearer {inference}"}))[0] == 200
+
+
+@pytest.mark.parametrize("trusted", ["", "127.0.0.1", "127.0.0.0/30,::1"])
+async def test_behind_a_trusted_proxy_wrong_keys_are_limited_per_caller(tmp_path: Path, trusted: str) -> None:
+    """The server's neighbours on 127.0.0.5 are no proxy of its own, and give themselves no other address."""
+
+    async def ask(server: EdgeServer, forwarded: str, own_address: str = "127.0.0.1") -> int:
+        connector = aiohttp.TCPConnector(local_addr=(own_address, 0))
+        headers = {"Authorization": "Bearer sk-or-v1-wrong", "X-Forwarded-For": forwarded}
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(server.url("/api/v1/key"), headers=headers) as answer,
+        ):
+            return answer.status
+
+    with capture_logs() as logs:
+        async with edge_server(
+            tmp_path, asks_for_keys=True, max_wrong_keys=2, trusted_proxies=trusted
+        ) as server:
+            callers = ["192.0.2.1", "192.0.2.2", "9.9.9.9, 192.0.2.1", "8.8.8.8, 192.0.2.1", "192.0.2.3:80"]
+            found = [await ask(server, caller) for caller in callers]
+            neighbours = [await ask(server, f"192.0.2.{number}", "127.0.0.5") for number in (7, 8, 9)]
+    assert found == ([401, 401, 401, 429, 401] if trusted else [401, 401, 429, 429, 429])
+    assert neighbours == [401, 401, 429]
+    addresses = [log["address"] for log in logs if log["event"] == "request_refused"]
+    assert addresses == [
+        *(
+            ["192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1", "192.0.2.3"]
+            if trusted
+            else 5 * ["127.0.0.1"]
+        ),
+        *(3 * ["127.0.0.5"]),
+    ]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
