@@ -105,12 +105,15 @@ _SYNONYMS: Mapping[str, frozenset[str]] = {
 }
 
 
-def asks_nothing(name: str, value: Any) -> bool:
-    """Ask whether a parameter that an endpoint does not get would have changed nothing.
+def asks_nothing(name: str, body: Mapping[str, Any]) -> bool:
+    """Ask whether a parameter of a body that an endpoint does not get would have changed nothing.
 
     One answer (`n: 1`), plain text, no tools, no penalty; thoughts are left out here. A temperature or top_p
     of 1 is a wish, as are all values that turn off what some servers or models have on.
     """
+    value = body.get(name)
+    if name == "tool_choice" and value == "none" and not body.get("tools"):
+        return True  # no tool can be called anyway
     if name in _CONTRACT:
         return not _CONTRACT[name](value)
     if name == "reasoning" and isinstance(value, Mapping):
@@ -123,7 +126,7 @@ def contract_needs(request: InferenceRequest) -> frozenset[str]:
     body = request.body  # has fewer names than the table, and what is absent is not wanted
     if _CONTRACT.keys().isdisjoint(body):
         return frozenset()
-    return frozenset([name for name in body if name in _CONTRACT and _CONTRACT[name](body[name])])
+    return frozenset([name for name in body if name in _CONTRACT and not asks_nothing(name, body)])
 
 
 def declares(endpoint: Endpoint, name: str) -> bool:
@@ -144,7 +147,7 @@ def lost_parameters(request: InferenceRequest, endpoint: Endpoint) -> tuple[str,
         sorted(
             name
             for name in request.parameters
-            if not declares(endpoint, name) and not asks_nothing(name, request.body.get(name))
+            if not declares(endpoint, name) and not asks_nothing(name, request.body)
         )
     )
 
@@ -168,7 +171,7 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
             body.update(_length(request.body, endpoint))
         elif name in CONTENT or _takes(request, endpoint, name):
             body[name] = value if is_shared else copied(value)
-        elif not asks_nothing(name, value):
+        elif not asks_nothing(name, request.body):
             dropped.append(name)
     if is_shared and not endpoint.provider.forward_provider:
         make_plain(body, endpoint.supported_parameters, thought_fields(endpoint))

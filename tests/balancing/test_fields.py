@@ -217,7 +217,9 @@ def test_exactly_one_name_for_the_length_limit_is_sent(
         ({"tools": []}, set()),
         ({"tool_choice": "auto"}, set()),
         ({"tool_choice": "required"}, {"tool_choice"}),
-        ({"tool_choice": "none"}, {"tool_choice"}),
+        ({"tool_choice": "none"}, set()),
+        ({"tool_choice": "none", "tools": []}, set()),
+        ({"tool_choice": "none", "tools": [{}]}, {"tool_choice", "tools"}),
         ({"response_format": {"type": "text"}}, set()),
         ({"response_format": {"type": "json_schema"}}, {"response_format"}),
         ({"logprobs": True}, {"logprobs"}),
@@ -247,3 +249,9 @@ def test_lost_and_undeclared_parameters() -> None:
     assert lost_parameters(sent, declaring()) == ()
     assert undeclared_parameters(sent, declaring("temperature", "tools")) == ("top_k",)
     assert undeclared_parameters(sent, declaring()) == ("tools",)
+
+
+def test_a_choice_of_no_tool_where_there_is_none_is_left_out_silently() -> None:
+    fitted = fit(asked(tool_choice="none"), declaring("temperature"))
+    assert "tool_choice" not in fitted.body and fitted.dropped == ()
+    assert undeclared_parameters(asked(tool_choice="none"), declaring("temperature")) == ()
