@@ -55,4 +55,5 @@ async def dispatch(
         paid = trace.cost().total if afford is not None and walk.rest else 0.0
         if afford is not None and paid > 0 and not await afford(paid):
             break
-    raise all_failed(walk.errors) if walk.errors else nobody_left(plan, request, parts.clock())
+    now = parts.clock()
+    raise all_failed(walk.errors, plan.exclusions, now) if walk.errors else nobody_left(plan, request, now)

@@ -328,6 +328,15 @@ def room_of(plan: Plan, request: InferenceRequest) -> int | None:
 
 
 def retry_at(exclusions: tuple[Exclusion, ...]) -> float | None:
-    """The soonest moment at which time alone makes an excluded endpoint usable again; None if never."""
-    moments = [e.until for e in exclusions if e.filter in TEMPORARY and e.until is not None]
+    """The soonest moment at which time alone makes an excluded endpoint usable again; None if never.
+
+    That a provider will be asked again which refuses our account promises nothing where others will be back.
+    """
+    waiting = [e for e in exclusions if e.filter in TEMPORARY]
+    moments = [e.until for e in promising(waiting) if e.until is not None]
     return min(moments, default=None)
+
+
+def promising(exclusions: Sequence[Exclusion]) -> Sequence[Exclusion]:
+    """Leave out providers that refuse our account, unless there is nobody else."""
+    return [e for e in exclusions if not e.is_domain] or exclusions

@@ -11,7 +11,7 @@ from typing import Any
 
 from ionrouter.balancing.plan import Plan
 from ionrouter.balancing.screen import TEMPORARY, Exclusion
-from ionrouter.balancing.select import retry_at
+from ionrouter.balancing.select import promising, retry_at
 from ionrouter.errors import AllAttemptsFailed, AvailabilityError, FailureClass, RequestError, UpstreamError
 from ionrouter.schema.request import InferenceRequest, Kind
 
@@ -66,11 +66,21 @@ def client_error_type(error: UpstreamError) -> str:
     return ERROR_TYPES.get(client_status(error), "invalid_request")
 
 
-def all_failed(errors: Sequence[tuple[str, UpstreamError]]) -> AllAttemptsFailed:
-    """Sum up a walk: the last telling failure speaks; a provider that refuses our account tells nothing."""
+def all_failed(
+    errors: Sequence[tuple[str, UpstreamError]], left_out: Sequence[Exclusion] = (), now: float = 0.0
+) -> AllAttemptsFailed:
+    """Sum up a walk: the last telling failure speaks; a provider that refuses our account tells nothing.
+
+    Of `left_out`, endpoints that were not asked, one may be back before those that were.
+    """
     telling = [error for _, error in errors if error.failure is not FailureClass.DOMAIN]
     last = telling[-1] if telling else errors[-1][1]
     waits = [e.retry_after_s for _, e in errors if e.retry_after_s is not None and e.retry_after_s >= 0]
+    waits += [
+        max(e.until - now, 0.0)
+        for e in left_out
+        if e.filter in TEMPORARY and e.until is not None and not e.is_domain
+    ]
     status = client_status(last)
     return AllAttemptsFailed(
         last.message if telling else _refusal(last),
@@ -136,7 +146,7 @@ def _come_back(plan: Plan, request: InferenceRequest, now: float) -> Availabilit
     What keeps a local model from answering (it loads, its file is broken, it hangs) is told: only the
     server's owner can mend it.
     """
-    temporary = {e.filter for e in plan.exclusions} & TEMPORARY
+    temporary = {e.filter for e in promising([e for e in plan.exclusions if e.filter in TEMPORARY])}
     moment = retry_at(plan.exclusions)
     wait_s = None if moment is None else max(moment - now, 0.0)
     is_limit = temporary == {"retry_after"}

@@ -71,6 +71,39 @@ def test_the_soonest_retry_after_of_all_is_told() -> None:
     assert (failed.status, failed.retry_after_s) == (429, 20.0)
 
 
+def left_out(end: str, filter: str, until: float | None, *, is_domain: bool = False) -> Exclusion:
+    e = endpoint(end)
+    return Exclusion(e, route("m", e), filter, "because", until, is_domain)
+
+
+@pytest.mark.parametrize(
+    ("excluded", "retry_after_s"),
+    [
+        ((left_out("b", "retry_after", 105.0),), 5.0),  # it is back before the one that was asked
+        ((left_out("b", "retry_after", 190.0),), 60.0),
+        ((left_out("b", "breaker_open", 99.0),), 0.0),  # somebody's trial is under way
+        ((left_out("b", "breaker_open", 105.0, is_domain=True),), 60.0),
+        ((left_out("b", "loading", None), left_out("c", "max_price", None)), 60.0),
+    ],
+)
+def test_whom_nobody_asked_may_be_back_first(excluded: tuple[Exclusion, ...], retry_after_s: float) -> None:
+    failed = all_failed([("a", error(F.CAPACITY, retry_after_s=60.0))], excluded, now=100.0)
+    assert (failed.status, failed.retry_after_s) == (429, retry_after_s)
+
+
+def test_beside_a_limit_a_refused_account_promises_nothing() -> None:
+    """After the first request, too: it was 429 with 60 s as well."""
+    broken, limited = (
+        left_out("a", "breaker_open", 110.0, is_domain=True),
+        left_out("b", "retry_after", 160.0),
+    )
+    m = broken.route
+    got: Any = nobody_left(Plan((m,), "expected-cost", (), (broken, limited)), request(), now=100.0)
+    assert (got.status, got.headers["Retry-After"]) == (429, "60")
+    alone: Any = nobody_left(Plan((m,), "expected-cost", (), (broken,)), request(), now=100.0)
+    assert (alone.status, alone.headers["Retry-After"]) == (503, "10")
+
+
 def test_a_refused_account_says_less_than_any_other_failure() -> None:
     failed = all_failed([("a", error(F.CAPACITY, retry_after_s=3.0)), ("b", error(F.DOMAIN, status=401))])
     assert (failed.status, failed.retry_after_s) == (429, 3.0)
