@@ -83,7 +83,8 @@ class StreamNormaliser:
         self._upstream_id = self._upstream_id or self._errors.name(payload.get("id"))
         self._service_tier = self._errors.name(payload.get("service_tier")) or self._service_tier
         self._model = self._model or self._errors.name(payload.get("model"))
-        deltas = tuple(self._delta(choice, position) for position, choice in _choices(payload))
+        read = [self._delta(choice, position) for position, choice in _choices(payload)]
+        deltas = tuple([delta for delta in read if delta is not None])
         return self._with_ids(Chunk(choices=deltas)) if deltas else None
 
     def end(self, *, is_done: bool) -> Iterator[Chunk]:
@@ -110,7 +111,7 @@ class StreamNormaliser:
     def _with_ids(self, chunk: Chunk) -> Chunk:
         return Chunk(chunk.choices, chunk.usage, self._upstream_id, self._service_tier, self._model)
 
-    def _delta(self, choice: dict[str, Any], position: int) -> ChoiceDelta:
+    def _delta(self, choice: dict[str, Any], position: int) -> ChoiceDelta | None:
         index = _index(choice.get("index"), position)
         state = self._choices.setdefault(index, _ChoiceState())
         if error := choice.get("error"):
@@ -123,7 +124,11 @@ class StreamNormaliser:
         if reason == "error":
             raise self._errors.fault("finish_error", f"the upstream finished with {native!r}")
         if state.is_finished:
-            reason = native = None  # repeated on the usage chunk by some servers
+            # Some servers repeat it on the usage chunk, or say nothing again: a choice ends with its finish.
+            # Words that come all the same are part of the answer.
+            late = ChoiceDelta(index, delta, None, None, _logprobs(choice), _stop_sequence(choice))
+            says = late.logprobs or late.stop_sequence or Chunk(choices=(late,)).commits
+            return late if says else None
         if reason is not None:
             state.is_finished = True
             self._num_finished += 1

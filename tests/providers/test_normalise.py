@@ -51,6 +51,22 @@ def test_a_finish_repeated_on_the_usage_chunk_is_said_once() -> None:
     assert [c.finish_reason for e in answer.chunks for c in e.choices].count("stop") == 1
 
 
+@pytest.mark.parametrize(
+    "late",
+    [chunk({}), chunk({"content": ""}), chunk({"role": "assistant"}), chunk({"content": ""}, "length")],
+)
+def test_the_last_chunk_of_a_choice_is_the_one_with_its_finish(late: Any) -> None:
+    answer = read(HI, STOP, late, chunk({}, "stop", usage=usage(5, 1)))
+    assert [c.finish_reason for e in answer.chunks for c in e.choices] == [None, "stop"]
+    assert answer.usages() == [Usage(5, 1)]
+
+
+def test_words_after_the_finish_are_not_lost() -> None:
+    answer = read(HI, STOP, chunk({"content": " there"}), chunk({"content": ""}))
+    assert answer.text() == "hi there" and answer.finishes() == {0: ("stop", "stop")}
+    assert len([c for e in answer.chunks for c in e.choices]) == 3
+
+
 @pytest.mark.parametrize("empty", [None, "", False])
 def test_an_empty_finish_reason_is_none_yet(empty: Any) -> None:
     assert read(chunk({"content": "a"}, empty), STOP).finishes() == {0: ("stop", "stop")}
