@@ -110,7 +110,7 @@ class Health:
     silence: Silence | None = None  # the latest
     has_told_price: bool = False  # the log has been told that nobody knows the price
     endpoint_id: str = ""  # by which it was first asked for
-    _num_refusals: int = 0  # 429s in a row
+    _num_refusals: int = 0  # 429s in a row; those that were sent together are one
 
     # What is read.
 
@@ -200,7 +200,6 @@ class Health:
                 self._note_silence(flight.started_at, self._num_late(now, flight.stream))
             self.answered_start_at = flight.started_at
         self.before.add(0.0, now)
-        self.pace.accept(now)
         self.outages.add(0.0, now)
         self.breaker.succeed(now)
         self._num_refusals = 0
@@ -253,9 +252,9 @@ class Health:
         if error.failure is FailureClass.TRANSIENT:
             self._fail_transient(now, duration_s, cost, after_commit)
             if error.retry_after_s is not None:
-                self._refuse(now, error.retry_after_s)
+                self._refuse(now, error.retry_after_s, now - duration_s)
         elif error.failure is FailureClass.CAPACITY:
-            self._refuse(now, error.retry_after_s)
+            self._refuse(now, error.retry_after_s, now - duration_s)
         elif error.failure is FailureClass.DOMAIN:
             self.last_failed_at = now
             return self.breaker.trip(now)
@@ -292,12 +291,14 @@ class Health:
             self.silence = Silence(self.answered_start_at, until)
         self.silence.until = until
 
-    def _refuse(self, now: float, retry_after_s: float | None) -> None:
-        """Keep away for the time asked; 0 is an answer, None and nonsense are not."""
+    def _refuse(self, now: float, retry_after_s: float | None, sent_at: float) -> None:
+        """Keep away for the time asked; 0 is an answer, None and nonsense are not.
+
+        Requests that were sent together and refused are one refusal, however many they are.
+        """
+        self._num_refusals += self.pace.refuse(now, sent_at)
         if retry_after_s is None or not retry_after_s >= 0:
-            retry_after_s = min(BACKOFF_S * 2.0 ** min(self._num_refusals, 16), MAX_BACKOFF_S)
-        self._num_refusals += 1
-        self.pace.refuse(now)
+            retry_after_s = min(BACKOFF_S * 2.0 ** min(max(self._num_refusals - 1, 0), 16), MAX_BACKOFF_S)
         self.retry_at = max(self.retry_at, now + min(retry_after_s, MAX_RETRY_AFTER_S))
 
     def _sample(self, speed: Speed, now: float, samples: dict[str, float]) -> None:

@@ -1,9 +1,12 @@
 """A provider's rate limit, learned from its refusals: how often it may be asked. Arithmetic, calls no clock.
 
-The first 429 sets the pace to nine tenths of what it accepted lately; each further one takes a tenth off,
-and time adds 2% a second: additive increase's idea (Chiu and Jain, 1989) in proportions, since limits differ
-by orders of magnitude. A limit that was lifted is forgotten in minutes. Requests are spaced by a virtual
-schedule (the generic cell rate algorithm, ITU-T I.371), a few of them at once.
+The first 429 sets the pace to nine tenths of what was taken in about the last second; each further one takes
+a tenth off, and time adds 2% a second: additive increase's idea (Chiu and Jain, 1989) in proportions, since
+limits differ by orders of magnitude. A limit that was lifted is forgotten in minutes. Requests are spaced by
+a virtual schedule (the generic cell rate algorithm, ITU-T I.371), a few of them at once.
+
+Taken is what was sent and not refused, whether it is answered yet or not: of a hundred sent at once the first
+refusal comes before any answer, and what was taken is known once the last of them is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ DECREASE = 0.9
 GROWTH_PER_S = 0.02
 LOWEST = 0.1  # requests per second
 BURST = 3.0  # requests at once
-ACCEPTED_HALF_LIFE_S = 5.0
+TAKEN_HALF_LIFE_S = 1.0  # short: a burst into a limit that was far off tells more than the quiet before it
 
 
 @dataclass(slots=True)
@@ -26,8 +29,9 @@ class Pace:
 
     rate_at_refusal: float | None = None
     refused_at: float = -math.inf
+    _known: float = math.inf  # before the latest news
     _next_at: float = -math.inf
-    _accepted: DecayedMean = field(default_factory=lambda: DecayedMean(ACCEPTED_HALF_LIFE_S))
+    _taken: DecayedMean = field(default_factory=lambda: DecayedMean(TAKEN_HALF_LIFE_S))  # sent, not refused
 
     def rate(self, now: float) -> float:
         """Tell the pace at a moment; infinite if nothing was refused."""
@@ -41,19 +45,32 @@ class Pace:
 
     def send(self, now: float) -> None:
         """Note a request."""
+        self._taken.add(1.0, now)
         if self.rate_at_refusal is not None:
             rate = self.rate(now)
             self._next_at = max(self._next_at, now - (BURST - 1) / rate) + 1 / rate
 
-    def accept(self, now: float) -> None:
-        """Note an answer."""
-        self._accepted.add(1.0, now)
+    def refuse(self, now: float, sent_at: float) -> bool:
+        """Note a 429 to a request that was sent at a moment; tells whether it is news.
 
-    def refuse(self, now: float) -> None:
-        """Note a 429; those that came together count once."""
-        accepted = self._accepted.weight(now) * math.log(2) / ACCEPTED_HALF_LIFE_S
-        known = self.rate(now)
-        if known < math.inf and now - self.refused_at < 1 / known:
-            return
-        self.rate_at_refusal = max(DECREASE * min(known, accepted or known, 1e6), LOWEST)
-        self.refused_at = now
+        One that was on its way when another was refused tells no more than that it was not taken.
+        """
+        is_news = sent_at >= self.refused_at
+        if is_news:
+            self._known, self.refused_at = self.rate(now), now
+        self._taken.add(0.0, now, -_kept(now - sent_at))
+        num_taken = self._taken.weight(now) / _kept(now - self.refused_at)  # as of the news
+        found = num_taken * math.log(2) / TAKEN_HALF_LIFE_S
+        if num_taken < 0.5:
+            found = self._known  # a quota that is used up is no pace
+        elif is_news or self.rate_at_refusal is None:
+            found = min(found, self._known)
+        else:
+            found = min(found, self.rate_at_refusal / DECREASE)  # who was sent since is no part of it
+        self.rate_at_refusal = max(DECREASE * found, LOWEST) if found < math.inf else None
+        return is_news
+
+
+def _kept(elapsed_s: float) -> float:
+    """Weight left of a request that was sent so long ago."""
+    return float(0.5 ** (min(max(elapsed_s, 0.0), 600.0) / TAKEN_HALF_LIFE_S))

@@ -185,6 +185,25 @@ def limited(seed: int) -> float:
     return refused(play(World(scenario, seed), "expected-cost"))
 
 
+@dataclass(frozen=True)
+class AfterBurst:
+    """What became of an endpoint that takes 30 requests a second, after 100 at once."""
+
+    refused: float  # 429s per request, the burst's own included
+    share: float  # of the 25 requests a second that come after it, at the endpoint
+
+
+def after_burst(seed: int, rate_before: float) -> AfterBurst:
+    """A burst into the cheaper one's limit, out of so many requests a second."""
+    low = Upstream("limited", price(1.0), replace(GOOD, limit=30.0, burst=30.0))
+    at_once = tuple(Ask(20.0, 1000, 200) for _ in range(100))
+    trace = (*asks((rate_before, 20.0)), *at_once, *asks((25.0, 60.0), at=21.0))
+    played = play(
+        World(Scenario((low, Upstream("open", price(2.0), GOOD)), trace=trace), seed), "expected-cost"
+    )
+    return AfterBurst(refused(played), share(played, "limited", 21.0, 81.0))
+
+
 def told_to_wait(seed: int) -> float:
     """429s per request where the cheapest endpoint takes one request a minute, and says so."""
     low = Upstream("limited", price(1.0), replace(GOOD, limit=1 / 60, burst=1.0, retry_after_s=60.0))

@@ -14,6 +14,7 @@ from ionrouter.balancing.cost import Outlook, Score, score
 from ionrouter.balancing.health import Health
 from tests.simulation.checks import (
     SEEDS,
+    after_burst,
     fault,
     flaky,
     herd,
@@ -64,6 +65,13 @@ def test_a_rate_limit_is_learned() -> None:
     assert statistics.fmean(over_seeds(limited)) < 0.03
 
 
+@pytest.mark.parametrize("rate_before", [2.0, 10.0])
+def test_a_burst_teaches_the_limit_and_not_the_quiet_before_it(rate_before: float) -> None:
+    found = [after_burst(seed, rate_before) for seed in range(5)]
+    assert statistics.fmean(one.refused for one in found) < 0.03
+    assert statistics.fmean(one.share for one in found) > 0.9
+
+
 def test_sessions_stay_and_without_affinity_they_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert statistics.fmean(over_seeds(sessions)) <= 0.2
     monkeypatch.setattr(Affinity, "find", lambda self, request, now: None)
@@ -92,7 +100,7 @@ def test_retry_after_is_kept_and_without_it_a_limit_is_hit_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert statistics.fmean(over_seeds(told_to_wait)) < 0.03
-    monkeypatch.setattr(Health, "_refuse", lambda self, now, retry_after_s: None)
+    monkeypatch.setattr(Health, "_refuse", lambda self, now, retry_after_s, sent_at: None)
     assert statistics.fmean(over_seeds(told_to_wait)) > 0.03
 
 
