@@ -20,6 +20,7 @@ from ionrouter.router import Router
 from ionrouter.routing import catalog, discovery, graph
 from ionrouter.routing.document import Catalog
 from ionrouter.routing.table import RoutingTable
+from ionrouter.routing.yaml_source import first_bytes
 
 _log = structlog.get_logger(__name__)
 
@@ -137,6 +138,8 @@ class Reloader:
         digest = await asyncio.to_thread(digest_of, self.path)
         if digest is not None:  # that it is gone is the watcher's to tell
             self.seen = digest
+        elif await asyncio.to_thread(_is_something_else, self.path):
+            raise ConfigError(f"{self.path} is no file")
         return await asyncio.to_thread(catalog.load, self.path, self.env)
 
     async def _ask(self, loaded: Catalog) -> None:
@@ -184,11 +187,15 @@ def _changes(old: RoutingTable, new: RoutingTable) -> Sequence[str]:
 
 
 def digest_of(path: Path) -> str | None:
-    """Hash the file; None while there is none to read.
+    """Hash the file; None while there is none to read: a FIFO would be waited for, and nobody told.
 
     Taken before the file is read, never after: what changes in between is read once more, not never.
     """
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(first_bytes(path)).hexdigest() if path.is_file() else None
     except OSError:
         return None
+
+
+def _is_something_else(path: Path) -> bool:
+    return path.exists() and not path.is_file()

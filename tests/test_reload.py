@@ -49,6 +49,30 @@ def test_the_file_is_taken_over_when_it_changes_and_kept_when_it_is_wrong(tmp_pa
         assert server.chat()[1]["choices"][0]["message"]["content"] == "third edition"
 
 
+def test_what_stands_in_the_files_place_is_neither_waited_for_nor_read_whole(tmp_path: Path) -> None:
+    """A FIFO held the watcher for ever; of a huge file all was read, every second."""
+    good, fifo, huge = tmp_path / "good.yaml", tmp_path / "fifo", tmp_path / "huge"
+    good.write_text(FAKE)
+    os.mkfifo(fifo)
+    with huge.open("wb") as file:
+        file.truncate(1 << 40)  # a hole
+
+    def swap(target: Path) -> None:
+        link = tmp_path / "link"
+        link.symlink_to(target)
+        link.replace(tmp_path / "routes.yaml")
+
+    with running_server(tmp_path, FAKE) as server:
+        key = server.management_key()
+        for target, word in ((fifo, "cannot be read"), (huge, "bytes"), (tmp_path, "cannot be read")):
+            swap(target)
+            told = eventually(lambda: server.get("/health")[1]["routes"]["problem"])
+            assert word in told and server.post("/api/v1/admin/reload", {}, key)[0] == 400
+            swap(good)
+            eventually(lambda: server.get("/health")[1]["routes"]["problem"], lambda told: told is None)
+        assert server.chat()[0] == 200
+
+
 async def test_a_file_that_changes_while_the_server_starts_is_taken(tmp_path: Path) -> None:
     config = tmp_path / "routes.yaml"
     config.write_text(FAKE)

@@ -102,13 +102,19 @@ class _Constructor(SafeConstructor):
             raise ConstructorError(problem=message, problem_mark=node.start_mark) from None
 
 
+def first_bytes(path: Path) -> bytes:
+    """Read a file, and of one that is too large no more than shows it; raises OSError."""
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
 def _read_text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        raw = first_bytes(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     if len(raw) > MAX_BYTES:
-        raise ConfigError(f"{path} has {len(raw)} bytes, more than {MAX_BYTES}")
+        raise ConfigError(f"{path} has more than {MAX_BYTES} bytes")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
