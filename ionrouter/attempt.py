@@ -292,12 +292,14 @@ class Attempt:
             self._span.end(record)
 
     def _spent(self) -> tuple[Usage | None, bool]:
-        """Tokens of a failure to account for; one that brought neither usage nor text cost nothing."""
-        told = self._errand.upstream.told.usage
-        has_said = self._tally.usage is not None or self._tally.num_characters > 0
-        if not has_said and (told is None or told.total_tokens == 0):
+        """Tokens of a failure to account for; one that brought neither usage nor any answer cost none."""
+        upstream, tally = self._errand.upstream.told, self._tally
+        told, has_said = upstream.usage, tally.usage is not None or tally.num_characters > 0
+        if upstream.num_characters is not None:
+            tally.num_characters += upstream.num_characters
+        elif not has_said and (told is None or told.total_tokens == 0):
             return told, False
-        return self._tally.usage_or_estimate(self._errand.request.prompt_tokens, told)
+        return tally.usage_or_estimate(self._errand.request.prompt_tokens, told)
 
     def _blame(self, failure: UpstreamError, now: float, cost: Cost) -> None:
         errand = self._errand

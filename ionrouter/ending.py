@@ -58,7 +58,8 @@ def record_of(
         ttft_s=trace.ttft_s,
         usage=trace.usage,
         cost=trace.cost(),
-        is_usage_estimated=trace.is_usage_estimated,
+        is_usage_estimated=trace.is_usage_estimated
+        or (served is None and any(attempt.is_usage_estimated for attempt in trace.attempts)),
         key_id=request.key_id,
         session_id=request.session_id,
         error=ending.error,

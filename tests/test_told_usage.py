@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.server import CHAT, Server, running_server
+from tests.support.server import CHAT, Server, eventually, running_server
 from tests.support.upstream import (
     DONE,
     Cut,
@@ -24,6 +24,7 @@ from tests.support.upstream import (
     chunked,
     event,
     json_response,
+    raw,
 )
 
 THOUGHT = {
@@ -178,3 +179,90 @@ def test_a_hedge_that_lost_costs_what_it_told(tmp_path: Path) -> None:
         assert server.chat(stream=True, **IN_ORDER)[0] == 200
         (done,) = server.wait_for_event("request_finished")
     assert (done["endpoint"], done["cost"]) == ("b/m", pytest.approx(PAID))
+
+
+BEGUN = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "'
+TOLD = json.dumps({"usage": THOUGHT, "choices": []}).encode()[:-2]
+LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n"
+NO_LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+PIECES = chunked([BEGUN, b"x" * 400], end=False, content_type="application/json")
+CUT_ANSWERS: dict[str, tuple[Script, int]] = {
+    "with a length": (raw(LENGTH, BEGUN + b"x" * 400, Cut()), 100),
+    "in one read": (raw(LENGTH + BEGUN + b"x" * 400, Cut()), 100),
+    "without a length": (raw(NO_LENGTH, BEGUN + b"x" * 400, Cut()), 100),
+    "in pieces": (PIECES.then(Cut()), 100),
+    "before a word": (raw(LENGTH, BEGUN[:20], Cut()), 0),
+}
+
+
+def generation(server: Server, request_id: str) -> dict[str, Any]:
+    return dict(server.wait_for(f"/api/v1/generation?id={request_id}", 200)["data"])
+
+
+@pytest.mark.parametrize(("script", "tokens"), CUT_ANSWERS.values(), ids=CUT_ANSWERS)
+def test_a_whole_answer_that_breaks_off_costs_what_came_of_it(
+    shared: tuple[Server, Upstream], script: Script, tokens: int
+) -> None:
+    """As of a stream that is cut: the prompt, and what was written of the answer."""
+    server, a = shared
+    before = len(server.events("request_finished"))
+    a.enqueue(script)
+    status, answer = server.chat(**IN_ORDER)
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "b")
+    done = finished(server, before)
+    cost = (done["prompt_tokens"] + tokens * 2) / 1e6  # the fallback's answer has no usage: the same estimate
+    assert done["prompt_tokens"] > 0 and done["cost"] == pytest.approx(cost)
+    kept = generation(server, answer["id"])
+    assert kept["total_cost"] == pytest.approx(cost)
+    assert [(a["cost"], a["is_usage_estimated"]) for a in kept["provider_responses"]] == [
+        (pytest.approx(cost), True),
+        (0, True),
+    ]
+
+
+def test_a_whole_answer_that_breaks_off_without_a_fallback_is_an_estimate(
+    shared: tuple[Server, Upstream],
+) -> None:
+    server, a = shared
+    before = len(server.events("request_finished"))
+    a.enqueue(raw(LENGTH, BEGUN + b"x" * 400, Cut()))
+    assert server.chat(provider={"only": ["a"]})[0] == 502
+    kept = generation(server, finished(server, before)["request"])
+    assert kept["total_cost"] > 100 * 2 / 1e6 and kept["is_usage_estimated"] is True
+
+
+def test_a_whole_answer_whose_caller_leaves_in_the_middle_costs_what_came_of_it(
+    shared: tuple[Server, Upstream],
+) -> None:
+    server, a = shared
+    before, num_asked = len(server.events("request_finished")), len(a.requests)
+    a.enqueue(raw(LENGTH, BEGUN + b"x" * 400, Hang()))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    body = json.dumps({**CHAT, **IN_ORDER})
+    connection.request("POST", "/api/v1/chat/completions", body, {"Content-Type": "application/json"})
+    eventually(lambda: len(a.requests) > num_asked)
+    time.sleep(0.3)  # all of it is there
+    connection.close()
+    done = finished(server, before)
+    assert done["status"] == 499 and done["cost"] > 100 * 2 / 1e6
+
+
+def test_a_whole_answer_that_told_its_usage_and_broke_off_costs_that(
+    shared: tuple[Server, Upstream],
+) -> None:
+    server, a = shared
+    before = len(server.events("request_finished"))
+    a.enqueue(raw(LENGTH, TOLD, Cut()))
+    assert server.chat(**IN_ORDER)[0] == 200
+    assert finished(server, before)["cost"] == pytest.approx(PAID)
+
+
+@pytest.mark.parametrize("began", [b"", b"\n\n", b'{"error": {"message": "no"'])
+def test_a_whole_answer_of_which_nothing_came_costs_nothing(
+    shared: tuple[Server, Upstream], began: bytes
+) -> None:
+    server, a = shared
+    before = len(server.events("request_finished"))
+    a.enqueue(raw(LENGTH + began, Cut()))
+    assert server.chat(**IN_ORDER)[0] == 200
+    assert finished(server, before)["cost"] == 0

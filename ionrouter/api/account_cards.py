@@ -139,6 +139,7 @@ def _attempt(attempt: dict[str, Any]) -> dict[str, Any]:
         failure=attempt["failure"],
         message=attempt["message"],
         cost=round(attempt["cost"], DIGITS),
+        is_usage_estimated=attempt.get("is_usage_estimated", False),  # older rows do not say it
     ).model_dump()
     optional = {"id": attempt["upstream_id"], "routed_service_tier": attempt["service_tier"]}
     return card | {name: value for name, value in optional.items() if value is not None}

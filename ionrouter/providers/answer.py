@@ -117,13 +117,25 @@ class Answer:
                 return
 
     async def read(self, max_bytes: int) -> bytes:
-        """Read to the end or to about `max_bytes`, whichever is first."""
+        """Read to the end or to about `max_bytes`, whichever is first.
+
+        What came before a fault, or before nobody waited any longer, is `unread` then.
+        """
         if self.is_whole:  # it came with its head, as most answers do
             return self._take_all() if self._pieces else b""
         parts = bytearray()
-        while len(parts) < max_bytes and (data := await self.readany()):
-            parts += data
+        try:
+            while len(parts) < max_bytes and (data := await self.readany()):
+                parts += data
+        except BaseException:
+            self._pieces.insert(0, bytes(parts))
+            self._num_held += len(parts)
+            raise
         return bytes(parts)
+
+    def unread(self) -> bytes:
+        """What has come and was not taken."""
+        return b"".join(self._pieces)
 
     async def read_refusal(self, within_s: float = REFUSAL_S) -> bytes:
         """Read why a request was refused, as far as it is told: a fault or `within_s` is its end, too."""

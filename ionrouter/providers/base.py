@@ -40,6 +40,7 @@ class ToldUsage(Struct):
     """
 
     usage: Usage | None = None
+    num_characters: int | None = None  # of a whole answer that broke off; None: none had begun
 
 
 class UpstreamRequest(Struct, frozen=True):

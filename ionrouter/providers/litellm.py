@@ -19,6 +19,7 @@ from ionrouter.errors import ConfigError, FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.batches import in_batches
 from ionrouter.providers.chunk_reader import Trailer, limit_of_trailer
+from ionrouter.providers.cut_answer import note_cut
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.litellm_body import build_call
 from ionrouter.providers.litellm_carrier import Carrier
@@ -143,6 +144,7 @@ class LiteLLMProvider:
             if not request.stream or request.kind in WHOLE_KINDS:
                 frame = await call.next()
                 if frame["op"] != "whole":
+                    note_cut(request, frame.get("came", "").encode(), errors)
                     raise self._failure(frame, errors)
                 yield [complete(request.kind, frame["payload"], errors, request.body, request.told)]
                 return

@@ -28,7 +28,7 @@ from ionrouter.providers.http_faults import (
     NotConnected,
     NotResolved,
 )
-from ionrouter.providers.litellm_capture import CAPTURED, keep_instead
+from ionrouter.providers.litellm_capture import CAPTURED, keep_instead, note_body
 from ionrouter.providers.outgoing import Outgoing, checked_headers
 
 # What httpx's client adds where a handler does not say otherwise. Identity: gzip would hold events back.
@@ -121,6 +121,7 @@ async def _send(
     body = _Body(answer, read_s, math.inf if stream else MAX_ANSWER_BYTES)
     response = httpx.Response(answer.status, headers=told, stream=body, request=request)
     if not stream:
+        note_body(response)
         try:
             await response.aread()
         except BaseException:

@@ -18,7 +18,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ionrouter.providers.frames import WINDOW_BYTES, encode, read_frame
-from ionrouter.providers.litellm_capture import keep_instead
+from ionrouter.providers.litellm_capture import CAME, keep_instead, note_body
 from ionrouter.providers.litellm_errors import describe
 from ionrouter.providers.litellm_proof import prove
 from ionrouter.providers.litellm_stream import CONNECT_S, raw_answer, stream_payloads
@@ -81,8 +81,16 @@ def _mend_clients() -> None:
             request.extensions = {**request.extensions, "timeout": deadlines}
         # A compressing upstream would hold events back, and httpx reads a gzip body's first member alone.
         request.headers["Accept-Encoding"] = "identity"
-        response = await send(self, request, **{**options, "follow_redirects": False})
+        response = await send(self, request, **{**options, "follow_redirects": False, "stream": True})
         self.cookies.clear()
+        if options.get("stream"):
+            return response
+        note_body(response)
+        try:
+            await response.aread()
+        except BaseException:
+            await response.aclose()
+            raise
         return response
 
     httpx.AsyncClient.send = send_once  # type: ignore[method-assign]
@@ -125,6 +133,8 @@ class Worker:
 
     async def _run(self, number: int, call: dict[str, Any]) -> None:
         window = self._windows[number]
+        came = bytearray()
+        CAME.set(came)
         try:
             if call.get("prove"):
                 proof = await prove(self._litellm, call, self._outgoing)
@@ -137,7 +147,7 @@ class Worker:
                 answer = await raw_answer(self._litellm, call, self._outgoing)
                 await self._send(number, {"op": "whole", "payload": answer}, window)
         except Exception as error:  # whatever litellm raises is the call's outcome, never the worker's end
-            await self._send(number, {"op": "error", "told": describe(error)}, window)
+            await self._send(number, {"op": "error", "told": describe(error), **_came(came)}, window)
 
     async def _send(self, number: int, frame: dict[str, Any], window: Window) -> None:
         data = encode({**frame, "id": number})
@@ -150,6 +160,11 @@ class Worker:
     def _flush(self) -> None:
         data, self._unwritten = self._unwritten, bytearray()
         self._writer.write(data)
+
+
+def _came(came: bytearray) -> dict[str, str]:
+    """What had come of a whole answer: its upstream bills that, too."""
+    return {"came": came.decode("utf-8", "replace")} if came else {}
 
 
 class Window:

@@ -17,6 +17,7 @@ from ionrouter.errors import ConfigError, UpstreamError
 from ionrouter.providers.answer import Answer
 from ionrouter.providers.base import UpstreamRequest
 from ionrouter.providers.chunk_reader import ChunkReader, sample
+from ionrouter.providers.cut_answer import note_cut
 from ionrouter.providers.http_errors import ErrorReader
 from ionrouter.providers.http_faults import HttpFault
 from ionrouter.providers.normalise import TOO_DEEP, as_chunks, complete
@@ -128,7 +129,7 @@ class OpenAIProvider:
                 raise await self._refusal(response, errors)
             elif response.content_type == "application/json" and not _begins_events(await response.peek()):
                 # Asked to stream, answered whole: some servers ignore `stream` for some models.
-                answer = await _json_body(response, errors)
+                answer = await _json_body(response, errors, request)
                 yield list(as_chunks(complete(request.kind, answer, errors, told=request.told)))
             elif "html" in response.content_type:
                 raise errors.fault("malformed", "the upstream answered with an HTML page")
@@ -144,7 +145,7 @@ class OpenAIProvider:
         if not 200 <= response.status < 300:
             raise await self._refusal(response, errors)
         read = _with_vectors if request.kind == "embeddings" else _json_body
-        answer = await read(response, errors)
+        answer = await read(response, errors, request)
         return complete(request.kind, answer, errors, request.body, request.told)
 
     @asynccontextmanager
@@ -178,7 +179,7 @@ class OpenAIProvider:
                     if not 200 <= response.status < 300:
                         raise await self._refusal(response, errors)
                     # What is listed there is published here.
-                    return await _json_body(response, errors, self._redact.without_keys)
+                    return await _json_body(response, errors, clean=self._redact.without_keys)
                 finally:
                     response.close()
         except (HttpFault, OSError) as error:
@@ -259,28 +260,42 @@ def _begins_events(data: bytes) -> bool:
 
 
 async def _json_body(
-    response: Answer, errors: ErrorReader, clean: Callable[[bytes], bytes] = lambda body: body
+    response: Answer,
+    errors: ErrorReader,
+    request: UpstreamRequest | None = None,
+    clean: Callable[[bytes], bytes] = lambda body: body,
 ) -> Any:
-    return _parsed(clean(await response.read(MAX_ANSWER_BYTES)), response, errors)
+    """Read and parse a whole answer; of one that broke off, `request` is told what it cost."""
+    try:
+        body = await response.read(MAX_ANSWER_BYTES)
+    except BaseException:
+        if request is not None:
+            note_cut(request, response.unread(), errors)
+        raise
+    return _parsed(clean(body), response, errors, request)
 
 
-async def _with_vectors(response: Answer, errors: ErrorReader) -> Any:
+async def _with_vectors(response: Answer, errors: ErrorReader, request: UpstreamRequest) -> Any:
     """The same of what may be large."""
     if response.is_whole:  # it came with its head, and is not
-        return await _json_body(response, errors)
+        return await _json_body(response, errors, request)
     reader = VectorReader()
-    await reader.read(response, MAX_ANSWER_BYTES)
+    try:
+        await reader.read(response, MAX_ANSWER_BYTES)
+    except BaseException:
+        note_cut(request, reader.rest(), errors)
+        raise
     payload = reader.payload()
     if payload is not None and not _other_content(response):
         return payload
-    return _parsed(reader.body(), response, errors)  # whatever is odd about it is found as in any other
+    return _parsed(reader.body(), response, errors, request)  # what is odd about it is found as in any other
 
 
 def _other_content(response: Answer) -> bool:
     return "html" in response.content_type or "event-stream" in response.content_type
 
 
-def _parsed(body: bytes, response: Answer, errors: ErrorReader) -> Any:
+def _parsed(body: bytes, response: Answer, errors: ErrorReader, request: UpstreamRequest | None) -> Any:
     body = body.removeprefix(BOM_UTF8)  # of servers on Windows
     if not body.strip():
         raise errors.fault("empty", f"the upstream answered {response.status} with an empty body")
@@ -290,5 +305,7 @@ def _parsed(body: bytes, response: Answer, errors: ErrorReader) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
+        if request is not None:
+            note_cut(request, body, errors)  # one without a length that broke off ends as others do
         message = "the upstream's answer is not JSON"
         raise errors.fault("malformed", message, raw=sample(body)) from error

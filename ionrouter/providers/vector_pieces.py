@@ -64,6 +64,10 @@ class VectorReader:
         answer = payload.get(within) if within is not None and isinstance(payload, dict) else payload
         return payload if self._vectors and self._put_back(answer) else None
 
+    def rest(self) -> bytes:
+        """What is around the vectors, as far as it came."""
+        return b"".join((*self._rest, self._left))
+
     def body(self) -> bytes:
         """All that came."""
         return b"".join(self._pieces)

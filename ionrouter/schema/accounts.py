@@ -151,7 +151,7 @@ class CurrentKey(Windows):
 
 
 class ProviderResponse(BaseModel):
-    """One attempt. `failure`, `message` and `cost` are ours."""
+    """One attempt. `failure`, `message`, `cost` and whether that is an estimate are ours."""
 
     status: int | None
     provider_name: str
@@ -162,6 +162,7 @@ class ProviderResponse(BaseModel):
     failure: str | None
     message: str | None
     cost: float
+    is_usage_estimated: bool
 
 
 class GenerationCard(BaseModel):

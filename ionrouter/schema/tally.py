@@ -51,7 +51,7 @@ class Tally(Struct):
                 self.finish_reason = choice.finish_reason
                 self.native_finish_reason = choice.native_finish_reason or choice.finish_reason
             if commits and not (is_whole and event.usage is not None):
-                self.num_characters += _length(said)
+                self.num_characters += length_of(said)
         if commits:
             self._mark(now)
 
@@ -104,7 +104,7 @@ class Tally(Struct):
         return replace(told, prompt_tokens=prompt, completion_tokens=completion), True
 
 
-def _length(delta: dict[str, Any]) -> int:
+def length_of(delta: dict[str, Any]) -> int:
     """Characters of text in a delta or message, tool calls included."""
     total = 0
     for key in ("content", "text", "reasoning", "refusal"):

@@ -305,4 +305,5 @@ def _attempt(attempt: AttemptRecord) -> Mapping[str, Any]:
         "upstream_id": attempt.upstream_id,
         "service_tier": attempt.service_tier,
         "cost": attempt.cost.total,
+        "is_usage_estimated": attempt.is_usage_estimated,
     }

@@ -16,6 +16,7 @@ from ionrouter.providers.litellm import LiteLLMProvider
 from ionrouter.schema.request import Kind
 from tests.support.endpoints import collect, make_endpoint, make_request
 from tests.support.hosted import KEY, PROVIDERS, SHAPES, hosted
+from tests.support.litellm_matrix import asking
 from tests.support.translated_wire import events
 from tests.support.upstream import (
     Cut,
@@ -270,3 +271,19 @@ async def test_an_answer_that_is_whole_does_not_wait_for_its_trailer(
         assert await up.requests[0].closed_soon()
     assert answer.error is None
     assert (answer.text(), answer.finishes()[0][0]) == ("hi", "stop")
+
+
+@pytest.mark.parametrize("name", ["together_ai", "groq", "anthropic", "gemini", "cohere"])
+async def test_what_came_of_a_whole_answer_before_a_cut_is_known(litellm: LiteLLMProvider, name: str) -> None:
+    text = json.dumps("x" * 40)
+    said = {
+        "anthropic": f'{{"type": "message", "content": [{{"type": "text", "text": {text}',
+        "gemini": f'{{"candidates": [{{"content": {{"parts": [{{"text": {text}',
+        "cohere": f'{{"message": {{"content": [{{"type": "text", "text": {text}',
+    }.get(name, f'{{"choices": [{{"message": {{"content": {text}')
+    head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n"
+    with Upstream(raw((head + said).encode(), Cut())) as up:
+        request = asking(up, name, stream=False)
+        answer = await collect(litellm, request)
+    assert answer.error is not None
+    assert (request.told.num_characters, request.told.usage) == (40, None)
