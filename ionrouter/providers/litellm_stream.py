@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from ionrouter.providers.litellm_bare import bare_chunks, call_bare
+from ionrouter.providers.litellm_capture import CAME
 from ionrouter.providers.litellm_client import client_class
 from ionrouter.providers.litellm_ends import ends_of, mark_stop, stop_string, stop_string_of
 from ionrouter.providers.litellm_thinking import with_thinking
@@ -27,10 +28,15 @@ _SHAPES = {"chat": "choices", "completions": "choices", "embeddings": "data", "r
 async def raw_answer(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[str, Any]:
     """Call without streaming; the upstream's own JSON where it has OpenAI's shape, else litellm's."""
     seen: dict[str, Any] = {}
-    answer = await _call(litellm, call, seen, outgoing)
+    try:
+        answer = await _call(litellm, call, seen, outgoing)
+    except Exception:
+        if (whole := _came_whole(call)) is None:
+            raise
+        return whole
     original = _parsed(seen.get("original"))
-    if isinstance(original, dict) and isinstance(original.get(_SHAPES[call["kind"]]), list):
-        return original
+    if _is_shaped(original, call):
+        return cast(dict[str, Any], original)
     if isinstance(original, dict) and original.get("error"):
         return original
     payload = _native(answer.model_dump(exclude_none=True))
@@ -43,7 +49,14 @@ async def stream_payloads(
     litellm: Any, call: dict[str, Any], outgoing: Outgoing
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Call with streaming; yield frames {"op": "chunk", "payload"} and a last {"op": "end", "done"}."""
-    wrapper = await _call(litellm, call, {}, outgoing)
+    try:
+        wrapper = await _call(litellm, call, {}, outgoing)
+    except Exception:
+        if (whole := _came_whole(call)) is None:
+            raise
+        yield {"op": "chunk", "payload": whole}
+        yield {"op": "end", "done": True}
+        return
     try:
         if getattr(wrapper, "completion_stream", True) is None and hasattr(wrapper, "fetch_stream"):
             await wrapper.fetch_stream()
@@ -61,6 +74,20 @@ async def stream_payloads(
             yield frame
     finally:
         await _close(wrapper)
+
+
+def _came_whole(call: dict[str, Any]) -> dict[str, Any] | None:
+    """The answer that came before litellm failed over it, if it is one in OpenAI's shape.
+
+    Its providers' finishing touches trip over fields that may be absent: Groq's over `service_tier`. Of a
+    stream it is what litellm asked for whole, to make a stream of it itself.
+    """
+    payload = _parsed(bytes(CAME.get() or b""))
+    return cast(dict[str, Any], payload) if _is_shaped(payload, call) else None
+
+
+def _is_shaped(payload: Any, call: dict[str, Any]) -> bool:
+    return isinstance(payload, dict) and isinstance(payload.get(_SHAPES[call["kind"]]), list)
 
 
 async def open_call(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> Any:

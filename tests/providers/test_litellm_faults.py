@@ -13,8 +13,9 @@ import pytest
 
 from ionrouter.errors import FailureClass
 from ionrouter.providers.litellm import LiteLLMProvider
+from ionrouter.schema.events import Choice
 from ionrouter.schema.request import Kind
-from tests.support.endpoints import collect, make_endpoint, make_request
+from tests.support.endpoints import HELLO, collect, make_endpoint, make_request
 from tests.support.hosted import KEY, PROVIDERS, SHAPES, hosted
 from tests.support.litellm_matrix import asking
 from tests.support.translated_wire import events
@@ -271,6 +272,25 @@ async def test_an_answer_that_is_whole_does_not_wait_for_its_trailer(
         assert await up.requests[0].closed_soon()
     assert answer.error is None
     assert (answer.text(), answer.finishes()[0][0]) == ("hi", "stop")
+
+
+AS_JSON = {"response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize(("stream", "more"), [(False, {}), (True, AS_JSON)], ids=["whole", "stream of JSON"])
+async def test_an_answer_that_litellm_cannot_finish_is_handed_on(
+    litellm: LiteLLMProvider, stream: bool, more: dict[str, Any]
+) -> None:
+    """Groq's answers need no `service_tier`; its JSON comes whole, and litellm makes the stream of it."""
+    with Upstream(chat_json("{}")) as up:
+        answer = await collect(litellm, hosted(up, "groq", {**HELLO, **more}, stream=stream))
+        assert len(up.requests) == 1
+    assert answer.error is None and len(answer.usages()) == 1
+    if stream:
+        assert (answer.text(), answer.finishes()) == ("{}", {0: ("stop", "stop")})
+    else:
+        (choice,) = answer.events[0].choices
+        assert isinstance(choice, Choice) and choice.message["content"] == "{}"
 
 
 @pytest.mark.parametrize("name", ["together_ai", "groq", "anthropic", "gemini", "cohere"])
