@@ -266,3 +266,49 @@ def test_a_whole_answer_of_which_nothing_came_costs_nothing(
     a.enqueue(raw(LENGTH + began, Cut()))
     assert server.chat(**IN_ORDER)[0] == 200
     assert finished(server, before)["cost"] == 0
+
+
+TIERED = """
+providers:
+  a: {{ type: openai, base_url: {url} }}
+models:
+  m:
+    endpoints:
+      - provider: a
+        model: up-a
+        supported_parameters: [service_tier]
+        prices:
+          prompt: 1
+          completion: 2
+          reasoning: 8
+          flex: {{ prompt: 0.5, completion: 1, reasoning: 1 }}
+          priority: {{ prompt: 3, completion: 4, reasoning: 4 }}
+"""
+SERVED = {
+    "as usual": (None, None, 1000 * 1 + 300 * 8),
+    "flex": ("flex", "flex", 1000 * 0.5 + 300 * 1),
+    "flex, and served as usual": ("flex", "default", 1000 * 1 + 300 * 8),
+    "flex, and not told": ("flex", None, 1000 * 0.5 + 300 * 1),
+    "by the account's own setting": (None, "priority", 1000 * 3 + 300 * 4),
+}
+
+
+@pytest.fixture(scope="module")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Upstream]]:
+    with (
+        Upstream() as up,
+        running_server(tmp_path_factory.mktemp("tiered"), TIERED.format(url=up.base_url)) as server,
+    ):
+        yield server, up
+
+
+@pytest.mark.parametrize(("asked", "served", "usd"), SERVED.values(), ids=SERVED)
+def test_the_level_of_service_that_an_answer_tells_is_billed(
+    tiered: tuple[Server, Upstream], asked: str | None, served: str | None, usd: float
+) -> None:
+    server, up = tiered
+    choice = {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
+    up.enqueue(json_response({"choices": [choice], "usage": THOUGHT, "service_tier": served}))
+    status, answer = server.chat(**({} if asked is None else {"service_tier": asked}))
+    assert (status, answer["usage"]["cost"]) == (200, pytest.approx(usd / 1e6))
+    assert generation(server, answer["id"])["total_cost"] == pytest.approx(usd / 1e6)

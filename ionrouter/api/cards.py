@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ionrouter.routing.table import Endpoint, ModelRoute, Price, Provider
+from ionrouter.routing.table import Endpoint, ModelRoute, PartPrices, Price, Provider
 from ionrouter.schema.models import (
     Architecture,
     EndpointCard,
@@ -97,11 +97,18 @@ def pricing(price: Price) -> dict[str, Any]:
 
 
 def _token_prices(price: Price) -> dict[str, Any]:
+    parts = price.parts or PartPrices()
     prices = {
         "prompt": price.prompt,
         "completion": price.completion,
         "input_cache_read": price.cache_read,
         "input_cache_write": price.cache_write,
+        "input_cache_write_1h": parts.cache_write_1h,
+        "audio": parts.audio,
+        "image_token": parts.image_token,
+        "audio_output": parts.audio_output,
+        "image_output": parts.image_output,
+        "internal_reasoning": parts.reasoning,
     }
     return {name: price_string(usd) for name, usd in prices.items() if usd is not None}
 

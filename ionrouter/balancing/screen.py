@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.circuit_breaker import BreakerState
+from ionrouter.balancing.cost import price_at_tier
 from ionrouter.balancing.fields import may_support, undeclared_parameters
 from ionrouter.balancing.health import Health
 from ionrouter.routing.table import Endpoint, ModelRoute
@@ -111,7 +112,7 @@ def _quantization(s: Subject) -> str | None:
 
 
 def _max_price(s: Subject) -> str | None:
-    price = s.endpoint.price.at(s.request.prompt_tokens)
+    price = price_at_tier(s.endpoint.price, s.request.service_tier).at(s.request.prompt_tokens)
     is_asked_there = s.endpoint.provider.forward_provider  # another router, which keeps the limit itself
     if s.request.preferences.max_price and is_unpriced(s.endpoint) and not is_asked_there:
         return "nobody said what it costs, and provider.max_price is given"

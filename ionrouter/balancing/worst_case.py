@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from ionrouter.balancing.cost import cost_of
+from ionrouter.balancing.cost import cost_of, price_at_tier
 from ionrouter.balancing.options import COUNTS, LENGTHS
 from ionrouter.balancing.prompt_bound import most_prompt_tokens, most_search_units
 from ionrouter.routing.table import Endpoint, Price
@@ -18,6 +19,8 @@ from ionrouter.schema.usage import Usage
 UNBOUNDED_TOKENS = 16_384
 # Fields with others in them, at Gemini, Ollama and TGI.
 _GROUPS = frozenset({"generation_config", "generationconfig", "options", "parameters"})
+
+_PICTURES = frozenset({"image", "video", "file"})  # what may be counted in tokens of images
 
 
 def worst_case(endpoints: Iterable[Endpoint], request: InferenceRequest, num_at_once: int = 1) -> float:
@@ -39,8 +42,49 @@ def _cost(endpoint: Endpoint, request: InferenceRequest, num_in: int) -> float:
     most = num_in if context is None else min(num_in, context * num_prompts)
     cap = max_completion(endpoint, request)
     least = 0 if context is None else min(most, (context - cap) * num_prompts)
-    splits = {least, most, *(start for start in _starts(endpoint.price) if least < start < most)}
-    return max(_cost_of_split(endpoint, request, split, cap) for split in splits)
+    usual = endpoint.price  # an answer may tell that it was served as usual, whatever was asked for
+    tiers = {tier for name, tier in usual.tiers if name == "default"} | {_asked_price(endpoint, request)}
+    costs = []
+    for price in (_dearest(price, endpoint, request) for price in {usual, *tiers}):
+        splits = {least, most, *(start for start in _starts(price) if least < start < most)}
+        costs += [_cost_of_split(price, endpoint, request, split, cap) for split in splits]
+    return max(costs)
+
+
+def _asked_price(endpoint: Endpoint, request: InferenceRequest) -> Price:
+    asked = request.body.get("service_tier")
+    return price_at_tier(endpoint.price, asked if isinstance(asked, str) else None)
+
+
+def _dearest(price: Price, endpoint: Endpoint, request: InferenceRequest) -> Price:
+    """The price with each side at its dearest part's, of those that the request may bring about."""
+    long = None if price.long is None else _dearest(price.long, endpoint, request)
+    if price.parts is None:
+        return price if long is price.long else dataclasses.replace(price, long=long)
+    parts, prompts = price.parts, [price.prompt]
+    prompts += [parts.audio or 0.0] if "audio" in request.input_modalities else []
+    prompts += [parts.image_token or 0.0] if request.input_modalities & _PICTURES else []
+    writes = [price.prompt if price.cache_write is None else price.cache_write]
+    if parts.cache_write_1h is not None and _keeps_for_an_hour(
+        (request.body, request.preferences.options, endpoint.options)
+    ):
+        writes.append(parts.cache_write_1h)
+    outs = (price.completion, parts.reasoning, parts.audio_output, parts.image_output)
+    return dataclasses.replace(
+        price,
+        prompt=max(prompts),
+        cache_write=max(writes),
+        completion=max(usd for usd in outs if usd is not None),
+        parts=None,
+        long=long,
+    )
+
+
+def _keeps_for_an_hour(value: Any) -> bool:
+    """Ask whether any part of a request is to be kept in the cache for longer than usual."""
+    if isinstance(value, Mapping):
+        return value.get("ttl") == "1h" or any(map(_keeps_for_an_hour, value.values()))
+    return isinstance(value, list | tuple) and any(map(_keeps_for_an_hour, value))
 
 
 def _starts(price: Price) -> Iterator[int]:
@@ -50,7 +94,9 @@ def _starts(price: Price) -> Iterator[int]:
         price = price.long
 
 
-def _cost_of_split(endpoint: Endpoint, request: InferenceRequest, num_in: int, cap: int) -> float:
+def _cost_of_split(
+    price: Price, endpoint: Endpoint, request: InferenceRequest, num_in: int, cap: int
+) -> float:
     num_prompts = _num_prompts(request)
     num_out = cap * num_prompts
     if endpoint.context_length is not None:
@@ -58,7 +104,7 @@ def _cost_of_split(endpoint: Endpoint, request: InferenceRequest, num_in: int, c
     num_out *= _num_choices(endpoint, request)
     plain = Usage(num_in, num_out, search_units=most_search_units(request))
     written = replace(plain, cache_write_tokens=num_in)  # which may cost more than reading
-    return max(cost_of(endpoint.price, usage).total for usage in (plain, written))
+    return max(cost_of(price, usage).total for usage in (plain, written))
 
 
 def max_completion(endpoint: Endpoint, request: InferenceRequest) -> int:

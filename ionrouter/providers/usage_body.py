@@ -50,6 +50,7 @@ class _PromptDetails(Struct):
     num_cached_tokens: None = None
     cache_creation_tokens: None = None
     cache_creation_input_tokens: None = None
+    cache_creation_token_details: None = None
 
 
 class _CompletionDetails(Struct):
@@ -77,6 +78,7 @@ class _CommonUsage(Struct):
     cache_write_tokens: None = None
     cache_creation_tokens: None = None
     cache_creation_input_tokens: None = None
+    cache_creation: None = None
     reasoning_tokens: None = None
 
 
@@ -161,7 +163,16 @@ def read_any_usage(usage: dict[str, Any]) -> Usage | None:
         completion_parts=_completion_parts(
             *(_count(completion_details.get(name)) for name in _COMPLETION_PARTS)
         ),
+        cache_write_1h_tokens=min(_written_1h(usage, prompt_details), written),
     )
+
+
+def _written_1h(usage: dict[str, Any], prompt_details: dict[str, Any]) -> int:
+    """Anthropic tells what is kept for an hour beside its sum; litellm among the prompt's details."""
+    for told in (usage.get("cache_creation"), prompt_details.get("cache_creation_token_details")):
+        if isinstance(told, dict) and (count := _count(told.get("ephemeral_1h_input_tokens"))):
+            return count
+    return 0
 
 
 def merge_usage(old: Usage | None, new: Usage | None) -> Usage | None:
@@ -176,6 +187,7 @@ def merge_usage(old: Usage | None, new: Usage | None) -> Usage | None:
         reasoning_tokens=max(old.reasoning_tokens, new.reasoning_tokens),
         prompt_parts=_later(old.prompt_parts, new.prompt_parts),
         completion_parts=_later(old.completion_parts, new.completion_parts),
+        cache_write_1h_tokens=max(old.cache_write_1h_tokens, new.cache_write_1h_tokens),
     )
 
 

@@ -16,7 +16,7 @@ from ionrouter.routing.models import upstream_name
 from ionrouter.routing.resolve import EMBEDDINGS, resolve
 from ionrouter.routing.rules import offers
 from ionrouter.routing.spec import EndpointSpec
-from ionrouter.routing.table import ModelRoute, RoutingTable
+from ionrouter.routing.table import PART_PRICES, TOKEN_PRICES, ModelRoute, RoutingTable
 from ionrouter.routing.yaml_source import Loc
 from ionrouter.schema.variants import VARIANTS
 
@@ -123,7 +123,7 @@ def _unpriced(catalog: Catalog) -> Iterator[Problem]:
 
 def _prices_per_token(catalog: Catalog) -> Iterator[Problem]:
     for loc, offer, _ in offers(catalog):
-        for field in ("prompt", "completion", "cache_read", "cache_write"):
+        for field in (*TOKEN_PRICES, *PART_PRICES):
             price = getattr(offer.prices, field, None)
             # The cheapest hosted models cost about 0.01 USD per million tokens.
             if price is not None and 0 < price < 1e-4:

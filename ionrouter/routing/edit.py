@@ -15,7 +15,7 @@ from ionrouter.routing.catalog import Catalog, loads
 from ionrouter.routing.models import upstream_name
 from ionrouter.routing.prices import PriceBook, read_price_book
 from ionrouter.routing.splice import Text, scalar
-from ionrouter.routing.table import KnownModel, Price
+from ionrouter.routing.table import PART_PRICES, TOKEN_PRICES, KnownModel, PartPrices, Price
 
 BOM = b"\xef\xbb\xbf"
 
@@ -170,18 +170,18 @@ def _endpoint_lines(endpoint: NewEndpoint) -> list[str]:
 
 
 def _per_million(price: Price) -> dict[str, Any]:
-    fields = {
-        "prompt": price.prompt,
-        "completion": price.completion,
-        "cache_read": price.cache_read,
-        "cache_write": price.cache_write,
-    }
+    fields = {name: getattr(price, name) for name in TOKEN_PRICES}
+    fields |= {name: getattr(price.parts or PartPrices(), name) for name in PART_PRICES}
     shown: dict[str, Any] = {name: _decimal(usd, 6) for name, usd in fields.items() if usd is not None}
     if price.request:
         shown["request"] = _decimal(price.request)
     if price.long is not None:
         long = {name: usd for name, usd in _per_million(price.long).items() if usd != shown.get(name)}
         shown["long"] = {"above": Decimal(price.long_above), **long}
+    for name, tier in price.tiers:
+        if name in ("flex", "priority"):  # the others have no place in the file
+            others = {field: usd for field, usd in _per_million(tier).items() if usd != shown.get(field)}
+            shown[name] = {field: usd for field, usd in others.items() if field != "request"}
     return shown
 
 

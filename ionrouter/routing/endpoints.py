@@ -8,14 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from ionrouter.routing.document import Catalog, is_local
 from ionrouter.routing.identity import identity_of, subject_of
 from ionrouter.routing.prices import with_long
-from ionrouter.routing.spec import EndpointSpec, LongPricesSpec, Offer, PricesSpec, ProviderSpec
+from ionrouter.routing.spec import EndpointSpec, Offer, ProviderSpec
+from ionrouter.routing.spec_prices import PricesSpec, TierPricesSpec, TokenPricesSpec
 from ionrouter.routing.spec_traffic import BreakerSpec, TimeoutsSpec
 from ionrouter.routing.table import (
+    PART_PRICES,
+    TOKEN_PRICES,
     BreakerRules,
     Endpoint,
     Expected,
@@ -174,35 +177,46 @@ def price_of(draft: Draft) -> tuple[Price, PriceSource]:
     if written is not None and written.prompt is not None and written.completion is not None:
         return _per_token(written, None), "routes.yaml"
     if draft.known.price is not None:
-        return _per_token(written or PricesSpec(), draft.known.price), draft.known_from
+        known = draft.known.price.as_tier(draft.offer.service_tier)
+        return _per_token(written or PricesSpec(), known), draft.known_from
     if is_local(draft.provider_spec):
         return _per_token(written or PricesSpec(), None), "local"
     return _per_token(written or PricesSpec(), None), "unknown"
 
 
-_TOKEN_PRICES = ("prompt", "completion", "cache_read", "cache_write")
-
-
 def _per_token(written: PricesSpec, known: Price | None) -> Price:
     """What the file says, for prompts of any length unless it says more; the rest as `known`."""
-    price = _changed(known or Price(), _said(written))
-    if written.request:
-        price = replace(price, request=written.request)
+    usual = known or Price()
+    price = _tier(written, _asking(usual, written.request) if written.request else usual)
+    tiers = dict(price.tiers)
+    for name, tier in (("flex", written.flex), ("priority", written.priority)):
+        if tier is not None:
+            tiers[name] = _tier(tier, tiers.get(name, replace(price, tiers=())))
+    return replace(price, tiers=tuple(tiers.items()))
+
+
+def _asking(price: Price, usd: float) -> Price:
+    """The price with so many USD per request, however long its prompt and whatever its level of service."""
+    long = None if price.long is None else _asking(price.long, usd)
+    tiers = tuple((name, _asking(tier, usd)) for name, tier in price.tiers)
+    return replace(price, request=usd, long=long, tiers=tiers)
+
+
+def _tier(written: TierPricesSpec, known: Price) -> Price:
+    price = _changed(known, _said(written))
     if written.long is None:
         return price
     return with_long(replace(price, long=None), [(written.long.above, _said(written.long))])
 
 
-def _said(prices: PricesSpec | LongPricesSpec) -> dict[str, float]:
-    """USD per token, of what is there."""
-    found = {name: _optional(getattr(prices, name)) for name in _TOKEN_PRICES}
-    return {name: usd for name, usd in found.items() if usd is not None}
+def _said(prices: TokenPricesSpec) -> dict[str, float | None]:
+    """USD per token."""
+    return {name: _optional(getattr(prices, name)) for name in (*TOKEN_PRICES, *PART_PRICES)}
 
 
-def _changed(price: Price, said: Mapping[str, float]) -> Price:
+def _changed(price: Price, said: Mapping[str, float | None]) -> Price:
     """The same changes to the price of prompts of every length."""
-    changes: dict[str, Any] = {**said, "long": None if price.long is None else _changed(price.long, said)}
-    return replace(price, **changes)
+    return replace(price.changed(said), long=None if price.long is None else _changed(price.long, said))
 
 
 def _optional(per_million: float | None) -> float | None:

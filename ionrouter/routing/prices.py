@@ -35,12 +35,20 @@ SAMPLING_PARAMETERS = frozenset(
 )
 
 _LONG = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
-_LONG_FIELDS = {
+# Endings say for whom: `_above_200k_tokens`, then `_priority`.
+_FIELDS = {
     "prompt": "input_cost_per_token",
     "completion": "output_cost_per_token",
     "cache_read": "cache_read_input_token_cost",
     "cache_write": "cache_creation_input_token_cost",
+    "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
+    "audio": "input_cost_per_audio_token",
+    "image_token": "input_cost_per_image_token",
+    "audio_output": "output_cost_per_audio_token",
+    "image_output": "output_cost_per_image_token",
+    "reasoning": "output_cost_per_reasoning_token",
 }
+_TIERS = ("flex", "priority", "ultrafast")
 
 # The list splits some providers, either with a hyphen (vertex_ai-llama_models) or like this.
 _PARTS = {
@@ -142,35 +150,42 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
     request = _dollars(entry.get("input_cost_per_query")) or 0.0
     if not (prompt or completion or request) and any(map(_is_charged, entry.items())):
         return None  # by something that is no token and no request: not free
-    price = Price(
-        prompt=float(prompt),
-        completion=float(completion),
-        request=request,
-        cache_read=_dollars(entry.get("cache_read_input_token_cost")),
-        cache_write=_dollars(entry.get("cache_creation_input_token_cost")),
-    )
-    return with_long(price, _long_prices(entry))
+    price = Price(request=request).changed(_listed(entry))
+    usual = with_long(price, _long_prices(entry))
+    return replace(usual, tiers=tuple(_tiers(entry, price)))
 
 
-def _long_prices(entry: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, float | None]]]:
+def _listed(entry: Mapping[str, Any], ending: str = "") -> Mapping[str, float | None]:
+    """USD per token by field, None where the list does not say."""
+    return {field: _dollars(entry.get(f"{name}{ending}")) for field, name in _FIELDS.items()}
+
+
+def _long_prices(
+    entry: Mapping[str, Any], tier: str = ""
+) -> Iterator[tuple[int, Mapping[str, float | None]]]:
     """What long prompts cost: `input_cost_per_token_above_200k_tokens` and the like, of any length."""
     for name in entry:
         if (found := _LONG.fullmatch(name)) is not None:
             ending = name.removeprefix("input_cost_per_token")
-            prices = {
-                field: _dollars(entry.get(f"{listed}{ending}")) for field, listed in _LONG_FIELDS.items()
-            }
-            yield int(found[1]) * 1000, prices
+            usual, own = _listed(entry, ending), _listed(entry, f"{ending}{tier}")
+            yield int(found[1]) * 1000, {**usual, **{k: usd for k, usd in own.items() if usd is not None}}
+
+
+def _tiers(entry: Mapping[str, Any], usual: Price) -> Iterator[tuple[str, Price]]:
+    """What other levels of service cost, where the list has both sides; what it leaves out costs as usual."""
+    for tier in _TIERS:
+        said = _listed(entry, f"_{tier}")
+        if said["prompt"] is not None and said["completion"] is not None:
+            yield tier, with_long(usual.changed(said), _long_prices(entry, f"_{tier}"))
 
 
 def with_long(price: Price, named: Iterable[tuple[int, Mapping[str, float | None]]]) -> Price:
     """Add prices of prompts of more tokens than so many: USD per token by field, None as of shorter ones."""
     steps: list[tuple[int, Price]] = []
     longest = price
-    for above, fields in sorted(named, key=itemgetter(0)):
-        changes: dict[str, Any] = {name: usd for name, usd in fields.items() if usd is not None}
+    for above, said in sorted(named, key=itemgetter(0)):
         steps.append((above, longest))
-        longest = replace(longest, **changes)
+        longest = longest.changed(said)
     for above, shorter in reversed(steps):
         longest = replace(shorter, long=longest, long_above=above)
     return longest

@@ -25,6 +25,7 @@ _PARTS = (
     ("`patterns.GLOB`: the same, less what only `ion` has", "PatternSpec", ("EndpointSpec", "model")),
     ("`prices`: USD per million tokens", "PricesSpec", ()),
     ("`long`, of prices", "LongPricesSpec", ()),
+    ("`flex` and `priority`, of prices", "TierPricesSpec", ()),
     ("`timeouts`, here, at a provider and under `defaults`", "TimeoutsSpec", ()),
     ("`breaker`, here, at a provider and under `defaults`", "BreakerSpec", ()),
     ("`expected`: speed to assume until measured", "ExpectedSpec", ()),

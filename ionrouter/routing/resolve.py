@@ -113,7 +113,7 @@ def _with_known(endpoint: Endpoint, known: KnownModel) -> Endpoint:
     is_priced = known.price is not None and endpoint.price_source == "unknown"
     return replace(
         endpoint,
-        price=known.price if known.price is not None and is_priced else endpoint.price,
+        price=known.price.as_tier(endpoint.service_tier) if known.price and is_priced else endpoint.price,
         price_source="litellm" if is_priced else endpoint.price_source,
         context_length=endpoint.context_length or known.context_length,
         max_completion_tokens=endpoint.max_completion_tokens or known.max_completion_tokens,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from ionrouter.routing.spec_local import KvTierSpec
+from ionrouter.routing.spec_prices import PricesSpec
 from ionrouter.routing.spec_traffic import BreakerSpec, CanarySpec, HedgeSpec, ShadowSpec, TimeoutsSpec
 from ionrouter.routing.spec_values import (
     Bytes,
@@ -73,32 +74,6 @@ class DefaultsSpec(Spec):
 
     timeouts: TimeoutsSpec = Field(default=TimeoutsSpec(), description="Deadlines, in seconds.")
     breaker: BreakerSpec = Field(default=BreakerSpec(), description="When an endpoint gets no traffic.")
-
-
-class LongPricesSpec(Spec):
-    """What a request costs whose prompt is long, all of it; what is left out costs as in a short one."""
-
-    above: int = Field(ge=1, le=1_000_000_000, description="Prompt tokens that are not long yet.")
-    prompt: Usd | None = Field(default=None, description="USD per million prompt tokens.")
-    completion: Usd | None = Field(default=None, description="USD per million completion tokens.")
-    cache_read: Usd | None = Field(default=None, description="USD per million cached prompt tokens.")
-    cache_write: Usd | None = Field(default=None, description="USD per million tokens written to the cache.")
-
-
-class PricesSpec(Spec):
-    """USD per million tokens, as price lists print them."""
-
-    prompt: Usd | None = Field(default=None, description="USD per million prompt tokens.")
-    completion: Usd | None = Field(default=None, description="USD per million completion tokens.")
-    request: Usd = Field(
-        default=0.0,
-        description="USD per request; of a ranking per search unit, where the upstream says those.",
-    )
-    cache_read: Usd | None = Field(default=None, description="USD per million cached prompt tokens.")
-    cache_write: Usd | None = Field(
-        default=None, description="USD per million prompt tokens written to the cache."
-    )
-    long: LongPricesSpec | None = Field(default=None, description="What long prompts cost, see below.")
 
 
 class ExpectedSpec(Spec):

@@ -6,13 +6,29 @@ Prices here are USD per token (routes.yaml says USD per million). Times are seco
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 ProviderType = Literal["ion", "litellm", "openai", "fake"]
 # Where a price comes from. "unknown": nobody said, the endpoint counts as free.
 PriceSource = Literal["routes.yaml", "litellm", "upstream", "local", "unknown"]
 ServiceTier = Literal["flex", "priority"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartPrices:
+    """USD per token of what a usage tells apart. None: it costs as the rest of its side does."""
+
+    cache_write_1h: float | None = None  # None: as any token written to the cache
+    audio: float | None = None  # of the prompt, as the next
+    image_token: float | None = None
+    audio_output: float | None = None  # of the completion, as the next two
+    image_output: float | None = None
+    reasoning: float | None = None
+
+
+TOKEN_PRICES = ("prompt", "completion", "cache_read", "cache_write")
+PART_PRICES = tuple(field.name for field in fields(PartPrices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +42,25 @@ class Price:
     cache_write: float | None = None
     long: Price | None = None  # of a request whose prompt has more than `long_above` tokens, all of it
     long_above: int = 0
+    parts: PartPrices | None = None  # None: there is nothing to be told apart
+    tiers: tuple[tuple[str, Price], ...] = ()  # of other levels of service, by what an answer calls them
+
+    def changed(self, said: Mapping[str, float | None]) -> Price:
+        """The same with other prices of tokens, by their names; None leaves one as it is."""
+        told = {name: usd for name, usd in said.items() if usd is not None}
+        plain: dict[str, Any] = {name: usd for name, usd in told.items() if name in TOKEN_PRICES}
+        if parts := {name: usd for name, usd in told.items() if name in PART_PRICES}:
+            plain["parts"] = replace(self.parts or PartPrices(), **parts)
+        return replace(self, **plain)
+
+    def of_tier(self, name: str | None) -> Price | None:
+        """The price of another level of service; None: nobody said one."""
+        return next((price for tier, price in self.tiers if tier == name), None)
+
+    def as_tier(self, name: str | None) -> Price:
+        """The price of an endpoint of that level, whose answers may tell that they were served as usual."""
+        price = self.of_tier(name)
+        return self if price is None else replace(price, tiers=(("default", replace(self, tiers=())),))
 
     def at(self, prompt_tokens: int) -> Price:
         """The price of a request with so long a prompt."""

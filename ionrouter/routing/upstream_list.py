@@ -20,11 +20,20 @@ MAX_WORD, MAX_TEXT = 256, 16_384  # characters of a name, of a description
 MAX_WORDS = 256  # of a list of parameters or modalities
 MAX_COUNT = 2**53 - 1  # of tokens or seconds: what every reader of JSON takes for a whole number
 MAX_OVERRIDES = 16
-_OVERRIDDEN = {
+_PARTS = {
+    "audio": "audio",
+    "image_token": "image_token",
+    "audio_output": "audio_output",
+    "image_output": "image_output",
+    "reasoning": "internal_reasoning",
+}
+_LISTED = {
     "prompt": "prompt",
     "completion": "completion",
     "cache_read": "input_cache_read",
     "cache_write": "input_cache_write",
+    "cache_write_1h": "input_cache_write_1h",
+    **_PARTS,
 }
 _NAME = re.compile(r"[^\s*]{1,256}")  # and printable, as the names in the file are
 
@@ -115,9 +124,7 @@ def _price(pricing: Mapping[str, Any] | None) -> Price | None:
             prompt=prompt,
             completion=prompt if completion is None else completion,
             request=_usd(pricing.get("request")) or 0.0,
-            cache_read=_usd(pricing.get("input_cache_read")),
-            cache_write=_usd(pricing.get("input_cache_write")),
-        )
+        ).changed(_token_prices(pricing))
         return with_long(price, _overrides(pricing.get("overrides")))
     if (prompt := _usd(pricing.get("input"))) is not None:
         completion = _usd(pricing.get("output"))
@@ -130,7 +137,13 @@ def _overrides(listed: Any) -> Iterator[tuple[int, Mapping[str, float | None]]]:
     for entry in listed[:MAX_OVERRIDES] if isinstance(listed, list) else ():
         above = _count(_get(entry, "min_prompt_tokens", int))
         if above is not None and not any(name.startswith("utc_") for name in entry):
-            yield above, {field: _usd(entry.get(name)) for field, name in _OVERRIDDEN.items()}
+            yield above, _token_prices(entry)
+
+
+def _token_prices(listed: Mapping[str, Any]) -> Mapping[str, float | None]:
+    """By our names. A part of a prompt or completion that is listed as 0 has no price of its own."""
+    prices = {field: _usd(listed.get(name)) for field, name in _LISTED.items()}
+    return {field: usd for field, usd in prices.items() if usd or field not in _PARTS}
 
 
 def _get(row: Any, key: str, kind: type[Any]) -> Any:

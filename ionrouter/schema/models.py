@@ -27,6 +27,12 @@ class Pricing(BaseModel):
     image: str = "0"
     input_cache_read: str | None = None
     input_cache_write: str | None = None
+    input_cache_write_1h: str | None = None
+    audio: str | None = None
+    image_token: str | None = None
+    audio_output: str | None = None
+    image_output: str | None = None
+    internal_reasoning: str | None = None
     discount: float = 0
     overrides: list[dict[str, Any]] | None = None  # what requests cost whose prompt is longer than so much
 

@@ -36,6 +36,7 @@ class Usage(Struct, frozen=True):
     reasoning_tokens: int = 0
     prompt_parts: PromptParts = NO_PROMPT_PARTS
     completion_parts: CompletionParts = NO_COMPLETION_PARTS
+    cache_write_1h_tokens: int = 0  # of those written, as far as the upstream tells: kept for an hour
     search_units: int | None = None  # of a ranking, where the upstream counts so: what it bills as requests
 
     @property

@@ -8,9 +8,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from ionrouter.balancing.cost import MIN_SCORE, Outlook, cost_of, score
-from ionrouter.routing.table import Price
-from ionrouter.schema.usage import Usage
+from ionrouter.balancing.cost import MIN_SCORE, Outlook, cost_of, price_at_tier, score
+from ionrouter.routing.table import PartPrices, Price
+from ionrouter.schema.usage import CompletionParts, PromptParts, Usage
 
 PLAIN = Outlook(
     fail_before=0.1,
@@ -134,3 +134,69 @@ def test_a_long_prompt_makes_the_whole_request_dearer() -> None:
     at, above = Usage(100, 10, cached_tokens=40), Usage(101, 10, cached_tokens=40)
     assert (cost_of(price, at).prompt, cost_of(price, at).completion) == (100.5, 20.0)
     assert (cost_of(price, above).prompt, cost_of(price, above).completion) == (61 * 3 + 10 + 0.5, 50.0)
+
+
+PARTS = Price(1, 10, cache_read=0.1, cache_write=2).changed(
+    {
+        "cache_write_1h": 4,
+        "audio": 5,
+        "image_token": 3,
+        "audio_output": 70,
+        "image_output": 30,
+        "reasoning": 6,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("usage", "prompt", "completion"),
+    [
+        (Usage(100, 10), 100, 100),
+        (Usage(100, 10, cached_tokens=20, cache_write_tokens=30), 50 + 2 + 60, 100),
+        (Usage(100, 10, cache_write_tokens=30, cache_write_1h_tokens=30), 70 + 120, 100),
+        (Usage(100, 10, cache_write_tokens=30, cache_write_1h_tokens=10), 70 + 40 + 40, 100),
+        (Usage(100, 10, cache_write_tokens=5, cache_write_1h_tokens=10), 95 + 20, 100),
+        (Usage(100, 10, prompt_parts=PromptParts(audio_tokens=40, image_tokens=10)), 50 + 200 + 30, 100),
+        (Usage(100, 10, prompt_parts=PromptParts(audio_tokens=400, image_tokens=9)), 500, 100),
+        (Usage(100, 10, cached_tokens=90, prompt_parts=PromptParts(audio_tokens=40)), 9 + 50, 100),
+        (Usage(100, 10, reasoning_tokens=8), 100, 20 + 48),
+        (
+            Usage(100, 10, completion_parts=CompletionParts(audio_tokens=4, image_tokens=3)),
+            100,
+            30 + 280 + 90,
+        ),
+        (Usage(100, 10, reasoning_tokens=8, completion_parts=CompletionParts(audio_tokens=4)), 100, 48 + 140),
+    ],
+)
+def test_what_a_usage_tells_apart_costs_its_own_price_once(
+    usage: Usage, prompt: float, completion: float
+) -> None:
+    cost = cost_of(PARTS, usage)
+    assert (cost.prompt, cost.completion) == pytest.approx((prompt, completion))
+
+
+def test_a_part_without_a_price_of_its_own_costs_as_the_rest() -> None:
+    used = Usage(100, 10, 0, 30, 8, PromptParts(9, 9), CompletionParts(1, 1), cache_write_1h_tokens=30)
+    plain = Price(1, 10, cache_write=2)
+    assert cost_of(Price(1, 10, cache_write=2, parts=PartPrices()), used) == cost_of(plain, used)
+
+
+def test_parts_of_a_long_prompt_cost_what_they_cost_there() -> None:
+    price = Price(1, 10, long=Price(2, 20, parts=PartPrices(reasoning=1)), long_above=50)
+    assert cost_of(price, Usage(50, 10, reasoning_tokens=10)).total == pytest.approx(150)
+    assert cost_of(price, Usage(51, 10, reasoning_tokens=10)).total == pytest.approx(112)
+
+
+@pytest.mark.parametrize(
+    ("tier", "prompt"),
+    [(None, 1), ("default", 1), ("auto", 1), ("flex", 0.5), ("priority", 2), ("fast", 2), ("ultrafast", 9)],
+)
+def test_a_level_of_service_has_its_price(tier: str | None, prompt: float) -> None:
+    price = Price(1, tiers=(("flex", Price(0.5)), ("priority", Price(2)), ("ultrafast", Price(9))))
+    assert price_at_tier(price, tier).prompt == prompt
+
+
+def test_an_endpoint_of_a_level_may_answer_as_usual() -> None:
+    price = Price(1, tiers=(("flex", Price(0.5)), ("priority", Price(2)))).as_tier("priority")
+    assert [price_at_tier(price, tier).prompt for tier in (None, "priority", "default")] == [2, 2, 1]
+    assert Price(1).as_tier("flex") == Price(1)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_fields
 
 from ionrouter.balancing.prompt_bound import most_prompt_tokens
 from ionrouter.balancing.worst_case import UNBOUNDED_TOKENS, max_completion, worst_case
-from ionrouter.routing.table import Provider
+from ionrouter.routing.table import Price, Provider
 from tests.support.routes import endpoint, price, request
 
 
@@ -164,3 +165,36 @@ def test_endpoints_asked_beside_each_other_add_up() -> None:
     asked = request(max_tokens=1_000_000)
     assert worst_case(endpoints, asked, 2) == pytest.approx(8)
     assert worst_case(endpoints[:1], asked, 2) == pytest.approx(1)
+
+
+def usd_per_token(asked: Any, **said: float) -> float:
+    """What is reserved at prices of 1 USD, for each prompt token where answers are free, and the reverse."""
+    one = endpoint("a", price=Price(1.0).changed(said))
+    return worst_case([one], replace_fields(asked, max_tokens=0)) / most_prompt_tokens(asked)
+
+
+def test_parts_are_reserved_for_where_a_request_may_bring_them_about() -> None:
+    plain = request()
+    spoken = request(input_modalities=frozenset({"text", "audio"}))
+    kept = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    lasting = request(body={"messages": [{"role": "user", "content": [kept]}]})
+    said = {"audio": 5.0, "cache_write": 2.0, "cache_write_1h": 4.0}
+    assert usd_per_token(plain, **said) == pytest.approx(2)
+    assert usd_per_token(spoken, **said) == pytest.approx(5)
+    assert usd_per_token(lasting, **said) == pytest.approx(4)
+
+
+def test_the_dearest_part_of_a_completion_is_reserved() -> None:
+    one = endpoint("a", price=Price(0.0, 1.0).changed({"reasoning": 3.0, "audio_output": 7.0}))
+    assert worst_case([one], request(max_tokens=10)) == pytest.approx(70)
+
+
+@pytest.mark.parametrize(
+    ("tier", "usd"), [(None, 10), ("auto", 10), ("flex", 10), ("priority", 20), ("fast", 20)]
+)
+def test_a_level_of_service_that_is_asked_for_is_reserved(tier: str | None, usd: float) -> None:
+    """Cheaper ones are not counted on: an answer may tell that it was served as usual."""
+    price = Price(0.0, 1.0, tiers=(("flex", Price(0.0, 0.5)), ("priority", Price(0.0, 2.0))))
+    body = {**request().body, **({"service_tier": tier} if tier else {})}
+    one = endpoint("a", price=price)
+    assert worst_case([one], request(body=body, service_tier=tier, max_tokens=10)) == pytest.approx(usd)

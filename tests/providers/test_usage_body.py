@@ -135,6 +135,26 @@ def test_a_repeated_report_counts_once_and_a_later_zero_takes_nothing_away() -> 
 
 
 @pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 100, "prompt_tokens_details": {"cache_write_tokens": 60}},
+        {"input_tokens": 40, "cache_creation_input_tokens": 60},
+        {"prompt_tokens": 100, "cache_creation_input_tokens": 60},
+    ],
+)
+def test_what_is_kept_for_an_hour_is_told_apart(usage: dict[str, Any]) -> None:
+    """By Anthropic beside its sum, by litellm among the details."""
+    kept = {"ephemeral_5m_input_tokens": 20, "ephemeral_1h_input_tokens": 40}
+    usage |= {"output_tokens": 1} if "input_tokens" in usage else {"completion_tokens": 1}
+    expected = Usage(100, 1, 0, 60, cache_write_1h_tokens=40)
+    assert read_usage({**usage, "cache_creation": kept}) == expected
+    details = {**usage.get("prompt_tokens_details", {}), "cache_creation_token_details": kept}
+    assert read_usage({**usage, "prompt_tokens_details": details}) == expected
+    assert read_usage(usage) == Usage(100, 1, 0, 60)
+    assert merge_usage(expected, Usage(100, 9, 0, 60)) == Usage(100, 9, 0, 60, cache_write_1h_tokens=40)
+
+
+@pytest.mark.parametrize(
     "odd", [MAX_TOKENS + 1, 2**63, 1e308, float("inf"), float("nan"), "²", "9" * 5000, "\ud800", True, [], {}]
 )
 def test_what_is_no_count_counts_nothing(odd: Any) -> None:

@@ -1,6 +1,7 @@
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,17 @@ def inserted(before: str, after: str) -> str:
     count = len(new) - len(old)
     assert new[:start] + new[start + count :] == old
     return "".join(new[start : start + count])
+
+
+def test_prices_of_parts_and_of_levels_of_service_are_written_too(routes: Path) -> None:
+    entry: dict[str, Any] = {"litellm_provider": "acme", "mode": "chat"}
+    entry |= {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    entry |= {"output_cost_per_reasoning_token": 3e-6, "input_cost_per_token_flex": 5e-7}
+    entry |= {"output_cost_per_token_flex": 2e-6, "input_cost_per_token_ultrafast": 9e-6}
+    book = PriceBook({"acme/deep": {**entry, "output_cost_per_token_ultrafast": 9e-6}})
+    add_model(routes, "acme/deep", "acme", prices=book)
+    assert "prices: { prompt: 1, completion: 2, reasoning: 3, flex: { prompt: 0.5 } } #" in routes.read_text()
+    assert load(routes, {"K": "x"}, prices=book)
 
 
 def test_prices_by_the_query_and_of_long_prompts_are_written_too(routes: Path) -> None:

@@ -1,12 +1,14 @@
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ionrouter.routing.catalog import load
+from ionrouter.routing.catalog import load, loads
 from ionrouter.routing.endpoints import ION_PARAMETERS
 from ionrouter.routing.graph import compile_table
-from ionrouter.routing.table import Endpoint, Price, Timeouts
+from ionrouter.routing.prices import PriceBook
+from ionrouter.routing.table import Endpoint, PartPrices, Price, Timeouts
 from tests.routing.build import BASE, BOOK, catalog, table
 
 KEY = {"ACME_KEY": "k"}
@@ -47,6 +49,38 @@ def test_what_the_file_says_of_a_price_holds_for_long_prompts_unless_it_says_mor
     assert whole.at(1_000_000) == Price(7e-06, 9e-06)
     own = offer("model: roomy, prices: {prompt: 7, completion: 9, long: {above: 5, prompt: 8}}").price
     assert own.at(6) == Price(8e-06, 9e-06)
+
+
+def test_parts_and_levels_of_service_may_have_prices_in_the_file() -> None:
+    parts = "audio: 4, image_token: 5, audio_output: 6, image_output: 7, reasoning: 8, cache_write_1h: 9"
+    tiers = "flex: {prompt: 1, completion: 2}, priority: {prompt: 5, long: {above: 10, prompt: 6}}"
+    written = offer(f"model: x, prices: {{prompt: 3, completion: 4, request: 0.01, {parts}, {tiers}}}").price
+    assert written.parts == PartPrices(9e-06, 4e-06, 5e-06, 6e-06, 7e-06, 8e-06)
+    flex, priority = written.of_tier("flex"), written.of_tier("priority")
+    assert flex == Price(1e-06, 2e-06, 0.01, parts=written.parts)
+    assert priority is not None and (priority.prompt, priority.completion) == (5e-06, 4e-06)
+    assert (priority.at(11).prompt, priority.at(11).request) == (6e-06, 0.01)
+
+
+def test_an_endpoint_of_a_level_of_service_has_its_listed_price() -> None:
+    entry: dict[str, Any] = {
+        "litellm_provider": "acme",
+        "mode": "chat",
+        "input_cost_per_token": 1e-6,
+        "output_cost_per_token": 2e-6,
+    }
+    entry |= {"input_cost_per_token_priority": 3e-6, "output_cost_per_token_priority": 4e-6}
+    text = BASE + "models:\n  m:\n    endpoints:\n      - {provider: acme, model: two}\n"
+    text += "      - {provider: acme, model: two, service_tier: priority}\n"
+    read = loads(text, Path("/etc/routes.yaml"), KEY, PriceBook({"acme/two": entry}))
+    usual, own = compile_table(read, KEY).models["m"].endpoints
+    assert (usual.price.prompt, own.price.prompt) == (1e-6, 3e-6)
+    assert own.price.of_tier("default") == Price(1e-6, 2e-6)
+
+
+def test_a_request_costs_its_price_however_long_its_prompt() -> None:
+    price = offer("model: roomy, prices: {request: 0.5}").price
+    assert (price.at(1).request, price.at(200_001).request) == (0.5, 0.5)
 
 
 def test_prices_nobody_wrote_come_from_litellms_list() -> None:

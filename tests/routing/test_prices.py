@@ -1,13 +1,14 @@
 import datetime
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ionrouter.errors import ConfigError
 from ionrouter.routing.prices import PriceBook, find_price_file, read_price_book
-from ionrouter.routing.table import Price
+from ionrouter.routing.table import PartPrices, Price
 from tests.routing.build import BOOK
 
 
@@ -134,3 +135,64 @@ def test_the_price_file_is_where_litellm_is_installed() -> None:
     path = find_price_file()
     assert path is not None
     assert path.parent.name == "litellm"
+
+
+WHOLE_ENTRY = {
+    "litellm_provider": "acme",
+    "input_cost_per_token": 1e-6,
+    "output_cost_per_token": 8e-6,
+    "cache_read_input_token_cost": 1e-7,
+    "cache_creation_input_token_cost": 2e-6,
+    "cache_creation_input_token_cost_above_1hr": 4e-6,
+    "cache_creation_input_token_cost_above_1hr_above_200k_tokens": 9e-6,
+    "input_cost_per_audio_token": 3e-6,
+    "output_cost_per_audio_token": 2e-5,
+    "output_cost_per_image_token": 3e-5,
+    "output_cost_per_reasoning_token": 5e-6,
+    "input_cost_per_token_above_200k_tokens": 2e-6,
+    "output_cost_per_token_above_200k_tokens": 9e-6,
+    "input_cost_per_token_flex": 5e-7,
+    "output_cost_per_token_flex": 4e-6,
+    "input_cost_per_token_priority": 2e-6,
+    "output_cost_per_token_priority": 1.6e-5,
+    "cache_read_input_token_cost_priority": 2e-7,
+    "input_cost_per_token_above_200k_tokens_priority": 4e-6,
+    "output_cost_per_token_above_200k_tokens_priority": 3.2e-5,
+    "input_cost_per_token_batches": 1e-7,
+    "output_cost_per_token_batches": 1e-7,
+}
+
+
+def test_parts_of_a_usage_and_levels_of_service_are_read() -> None:
+    known = PriceBook({"acme/m": WHOLE_ENTRY}).find("acme", "m")
+    assert known is not None and known.price is not None
+    price = known.price
+    assert price.parts == PartPrices(4e-6, 3e-6, None, 2e-5, 3e-5, 5e-6)
+    long = price.at(200_001)
+    assert (long.prompt, long.completion, long.parts) == (
+        2e-6,
+        9e-6,
+        replace(price.parts, cache_write_1h=9e-6),
+    )
+    assert [name for name, _ in price.tiers] == ["flex", "priority"]
+    flex, priority = price.of_tier("flex"), price.of_tier("priority")
+    assert flex is not None and priority is not None
+    assert (flex.prompt, flex.completion, flex.cache_read, flex.parts) == (5e-7, 4e-6, 1e-7, price.parts)
+    assert (priority.prompt, priority.completion, priority.cache_read) == (2e-6, 1.6e-5, 2e-7)
+    assert priority.at(200_001).completion == 3.2e-5
+    assert flex.at(200_001).prompt == 2e-6  # the list names none: as usual
+
+
+def test_a_plain_entry_has_neither() -> None:
+    plain = BOOK.find("acme", "big")
+    assert plain is not None and plain.price is not None
+    assert (plain.price.parts, plain.price.tiers) == (None, ())
+
+
+def test_the_installed_list_tells_them_of_models_that_have_them() -> None:
+    book = read_price_book()
+    claude, gpt = book.find("anthropic", "claude-haiku-4-5-20251001"), book.find("openai", "gpt-5")
+    assert claude is not None and claude.price is not None and claude.price.parts is not None
+    assert claude.price.parts.cache_write_1h == 2 * claude.price.prompt
+    assert gpt is not None and gpt.price is not None
+    assert {"flex", "priority"} <= {name for name, _ in gpt.price.tiers}
