@@ -37,6 +37,7 @@ from ionrouter.store.report_terms import (
     UPTIME,
     in_dialect,
 )
+from ionrouter.store.spending import DIGITS
 from ionrouter.store.tables import api_key, generation
 
 MIN_SAMPLES = 5
@@ -228,9 +229,14 @@ def _limited_groups(question: Question, rows: list[Row]) -> list[Row]:
 
 
 def _shown(question: Question, row: Row) -> Row:
+    """As callers get it: dollars without the dust of sums."""
+    for name in _DOLLARS:
+        if row.get(name) is not None:
+            row[name] = round(row[name], DIGITS)
     return row if COUNT in question.metrics else {k: v for k, v in row.items() if k != COUNT}
 
 
+_DOLLARS = tuple(metric.name for metric in METRICS.values() if metric.format == "currency")
 _SUMS = ("cost", "prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens")
 _ACTIVITY_NAMES = (
     "date", "model", "endpoint_id", "provider_name", "requests", "usage", "prompt_tokens",

@@ -451,3 +451,9 @@ def test_a_filter_takes_values_of_any_type_without_a_fault(filled: Filled) -> No
     assert count("status", "neq", None) == 2
     with pytest.raises(RequestError, match="status is a number, got 'many'"):
         count("status", "gte", "many")
+
+
+def test_dollars_have_no_dust_of_sums(filled: Filled) -> None:
+    connection = filled([_row("one", started_at=START, cost=0.1), _row("two", started_at=START, cost=0.2)])
+    (row,) = answer(Question(("total_usage",), START, END), connection).rows
+    assert row["total_usage"] == 0.3  # not 0.30000000000000004
