@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ionrouter.errors import RequestError
-from ionrouter.store.database import Database, Link, write_private
+from ionrouter.store.database import Database, Link, Statement, write_private
 from ionrouter.store.periods import LimitReset
 
 KeyKind = Literal["inference", "management"]
 KEY_PATTERN = re.compile(r"sk-or-v1-[0-9a-f]{64}")
 FRESH_S = 0.05  # how long one look at the file serves all requests: it gives the interpreter away each time
 MAX_KEY_LENGTH = 512  # longer credentials are refused before hashing
+MAX_CHANGES = 400  # that are read one by one; after more all keys are read again
 _COLUMNS = (
     "hash, name, label, kind, disabled, created_at, spend_limit, limit_reset, expires_at, "
     "include_byok_in_limit, updated_at, creator_user_id"
@@ -167,9 +168,12 @@ class KeyStore:
 
     def resolve(self, reference: str) -> ApiKey:
         """Find a key by hash, a hash prefix of at least 6 digits, or name; raises RequestError 404 or 409."""
+        keys = self._current()
+        if len(reference) == 64 and (key := keys.get(reference)) is not None:  # no other begins like that
+            return key
         found = [
             key
-            for key in self._current().values()
+            for key in keys.values()
             if reference in (key.hash, key.name) or (len(reference) >= 6 and key.hash.startswith(reference))
         ]
         if not found:
@@ -196,15 +200,12 @@ class KeyStore:
 
     def _change(self, statement: str, values: Sequence[Any], digest: str) -> None:
         """Change one key; it alone is read again where nobody else has changed any meanwhile."""
-        self._db.transact([(statement, values), ("UPDATE key_version SET version = version + 1", ())])
+        self._db.transact([(statement, values), *_noted(digest)])
         ((version,),) = self._db.rows("SELECT version FROM key_version")
         rows = self._db.rows(f"SELECT {_COLUMNS} FROM api_key WHERE hash = ?", (digest,))
         with self._lock:
             if version == self._key_version + 1:
-                keys = self._keys.copy()  # others may be looking at the old one
-                keys.pop(digest, None)
-                keys.update((row[0], _from_row(row)) for row in rows)
-                self._keys = keys
+                self._keys = self._with((digest,), rows)
                 self._num_looks += 1
                 self._key_version, self._last_look = version, self._num_looks
                 return
@@ -223,14 +224,50 @@ class KeyStore:
             self._num_looks += 1
             look = self._num_looks
         ((version,),) = link.rows("SELECT version FROM key_version")
-        if version == self._key_version:
+        if version == (known := self._key_version):
             return
-        keys = {row[0]: _from_row(row) for row in link.rows(f"SELECT {_COLUMNS} FROM api_key")}
+        changed = _changed(link, known, version) if known >= 0 else None
+        if changed is None:
+            keys = {row[0]: _from_row(row) for row in link.rows(f"SELECT {_COLUMNS} FROM api_key")}
+        else:
+            marks = ", ".join("?" * len(changed))
+            rows = link.rows(f"SELECT {_COLUMNS} FROM api_key WHERE hash IN ({marks})", changed)
         with self._lock:
             # Else another thread has looked later, and was faster. A version that went back since then is of
             # a database that was put back from a copy.
             if version > self._key_version or look > self._last_look:
-                self._keys, self._key_version, self._last_look = keys, version, look
+                self._keys = keys if changed is None else self._with(changed, rows)
+                self._key_version, self._last_look = version, look
+
+    def _with(self, changed: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, ApiKey]:
+        """A copy of the keys in which these are as their rows say; others may be looking at the old one."""
+        keys = self._keys.copy()
+        for digest in changed:
+            keys.pop(digest, None)
+        keys.update((row[0], _from_row(row)) for row in rows)
+        return keys
+
+
+def _noted(digest: str) -> Sequence[Statement]:
+    """Make the next version of the keys, and note whose it is."""
+    version = "(SELECT version FROM key_version)"
+    return (
+        ("UPDATE key_version SET version = version + 1", ()),
+        (
+            f"INSERT INTO key_change (version, hash) VALUES ({version}, ?) "
+            "ON CONFLICT (version) DO UPDATE SET hash = excluded.hash",
+            (digest,),
+        ),
+        (f"DELETE FROM key_change WHERE version <= {version} - {MAX_CHANGES}", ()),
+    )
+
+
+def _changed(link: Link, known: int, version: int) -> Sequence[str] | None:
+    """Hashes of the keys that changed between two versions; None: too many, or not all of them are known."""
+    if not 0 < version - known <= MAX_CHANGES:
+        return None
+    rows = link.rows("SELECT hash FROM key_change WHERE version > ? AND version <= ?", (known, version))
+    return tuple({digest for (digest,) in rows}) if len(rows) == version - known else None
 
 
 def _unknown(reference: str) -> RequestError:

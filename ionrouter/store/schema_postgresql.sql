@@ -65,6 +65,11 @@ CREATE TABLE generation_words (
     PRIMARY KEY (id)
 );
 CREATE INDEX generation_words_started ON generation_words (started_at);
+CREATE TABLE key_change (
+    version INTEGER NOT NULL,
+    hash TEXT NOT NULL,
+    PRIMARY KEY (version)
+);
 CREATE TABLE key_usage (
     key_hash TEXT NOT NULL,
     day INTEGER NOT NULL,
@@ -90,5 +95,5 @@ CREATE TABLE stats_series (
     PRIMARY KEY (id)
 );
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0006');
+INSERT INTO alembic_version VALUES ('0007');
 INSERT INTO key_version VALUES (0);

@@ -68,6 +68,12 @@ CREATE TABLE generation_words (
 )
  STRICT;
 CREATE INDEX generation_words_started ON generation_words (started_at);
+CREATE TABLE key_change (
+    version INTEGER NOT NULL,
+    hash TEXT NOT NULL,
+    PRIMARY KEY (version)
+)
+ STRICT;
 CREATE TABLE key_usage (
     key_hash TEXT NOT NULL,
     day INTEGER NOT NULL,
@@ -98,5 +104,5 @@ CREATE TABLE stats_series (
 )
  STRICT;
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0006');
+INSERT INTO alembic_version VALUES ('0007');
 INSERT INTO key_version VALUES (0);

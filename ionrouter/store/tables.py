@@ -58,6 +58,13 @@ api_key = _table(
 # for every generation that is written.
 key_version = _table("key_version", Column("version", Integer, nullable=False))
 
+# Which key each of the last versions changed.
+key_change = _table(
+    "key_change",
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("hash", Text, nullable=False),
+)
+
 # '' stands for requests without a key.
 key_usage = _table(
     "key_usage",

@@ -14,7 +14,15 @@ import pytest
 
 from ionrouter.errors import ConfigError, RequestError
 from ionrouter.store.database import Link
-from ionrouter.store.keys import FRESH_S, KEY_PATTERN, ApiKey, KeyStore, ensure_management_key, hash_of
+from ionrouter.store.keys import (
+    FRESH_S,
+    KEY_PATTERN,
+    MAX_CHANGES,
+    ApiKey,
+    KeyStore,
+    ensure_management_key,
+    hash_of,
+)
 from ionrouter.store.schema import HEAD
 from ionrouter.store.sqlite_file import SqliteFile, open_database
 from tests.support.databases import Place, PostgresPlace
@@ -269,3 +277,38 @@ def test_a_limit_is_kept_changed_and_taken_away(place: Place) -> None:
     changed = store.update(key.hash, {"limit": None, "disabled": True}, 3.0)
     assert (changed.limit, changed.is_disabled, changed.updated_at) == (None, True, 3.0)
     assert (changed.limit_reset, changed.name) == ("monthly", "a")
+
+
+def test_a_change_by_another_process_reads_the_changed_keys_and_no_other(place: Place) -> None:
+    """Of 100,000 keys all were read again: a second in which nothing else ran."""
+    other, store = KeyStore.open(place.database), KeyStore.open(place.database)
+    kept = [other.create(f"k{number}", "inference", 1.0)[1] for number in range(5)]
+    before = {key.name: key for key in store.list()}
+    other.set_disabled(kept[0].hash, True)
+    other.update(kept[0].hash, {"name": "renamed"}, 2.0)
+    other.delete(kept[1].hash)
+    _, made = other.create("new", "inference", 3.0)
+    assert {key.name for key in store.list()} == {"renamed", "k2", "k3", "k4", "new"}
+    first = store.by_hash(kept[0].hash)
+    assert first is not None and first.is_disabled
+    assert store.by_hash(made.hash) == made
+    for key in kept[2:]:
+        assert store.by_hash(key.hash) is before[key.name]  # the same object: not read again
+
+
+def test_changes_that_nobody_noted_make_all_keys_be_read(place: Place) -> None:
+    """More than are kept, or those of a database that was put back from a copy and went on."""
+    other, store = KeyStore.open(place.database), KeyStore.open(place.database)
+    _, key = other.create("a", "inference", 1.0)
+    assert store.by_hash(key.hash) == key
+    with_link = place.database.open()
+    change = "UPDATE api_key SET name = 'b' WHERE hash = ?", (key.hash,)
+    with_link.transact([change, ("UPDATE key_version SET version = version + 1", ())])
+    with_link.close()
+    renamed = store.by_hash(key.hash)
+    assert renamed is not None and renamed.name == "b"
+    for _ in range(MAX_CHANGES + 1):
+        other.set_disabled(key.hash, True)
+    assert len(place.ask("SELECT version FROM key_change")) == MAX_CHANGES
+    disabled = store.by_hash(key.hash)
+    assert disabled is not None and disabled.is_disabled
