@@ -17,6 +17,7 @@ from tests.support.translated_wire import (
     anthropic_event,
     error_body,
     gemini_event,
+    kept_for_an_hour,
     refused,
     strange,
     streamed,
@@ -111,6 +112,21 @@ async def test_tokens_of_media_are_as_gemini_counts_them(litellm: LiteLLMProvide
     (used,) = answer.usages() if stream else [answer.complete.usage]
     assert used is not None
     assert (used.prompt_parts, used.completion_parts) == (PromptParts(0, 30, 3), CompletionParts(2, 4))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_anthropic_keeps_for_an_hour_is_told_apart(
+    litellm: LiteLLMProvider, carrying: LiteLLMProvider, stream: bool
+) -> None:
+    with Upstream(plain_answer) as up:
+        request = asking(up, "anthropic", stream=stream)
+        await learnt(carrying, request)
+        assert way(carrying, request) == BARE
+        up.enqueue(*[kept_for_an_hour(40, 20, streams=stream)] * 2)
+        for answer in await both(litellm, carrying, request):
+            (used,) = answer.usages() if stream else [answer.complete.usage]
+            assert used is not None
+            assert (used.cache_write_tokens, used.cache_write_1h_tokens) == (60, 40)
 
 
 def _faults(name: str) -> dict[str, tuple[Script, Script]]:

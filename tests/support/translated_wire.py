@@ -61,6 +61,20 @@ def error_body(name: str, status: int, message: str) -> dict[str, Any]:
     return {"error": {"code": status, "message": message, "status": kinds[1]}}
 
 
+def kept_for_an_hour(for_hour: int, for_minutes: int, *, streams: bool) -> Script:
+    """Anthropic's answer to a prompt of which so many tokens were written to its cache."""
+    written = {"ephemeral_1h_input_tokens": for_hour, "ephemeral_5m_input_tokens": for_minutes}
+    told = {"cache_creation_input_tokens": for_hour + for_minutes, "cache_creation": written}
+    if not streams:
+        body = _anthropic_body([("text", "A")], "stop")
+        return json_response({**body, "usage": {**body["usage"], **told}})
+    started = _message(
+        content=[], stop_reason=None, stop_sequence=None, usage={**_anthropic_usage(1), **told}
+    )
+    rest = list(_anthropic_events([("text", "A")], "stop"))[1:]
+    return chunked([anthropic_event("message_start", message=started), *rest])
+
+
 def anthropic_event(name: str, **fields: Any) -> bytes:
     """One event of a Messages stream."""
     return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
