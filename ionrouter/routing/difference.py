@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ionrouter.routing.edges import Edge, wiring_of_table
-from ionrouter.routing.table import Endpoint, Hedge, RoutingTable, Shadow, Split
+from ionrouter.routing.table import Endpoint, Hedge, PartPrices, Price, RoutingTable, Shadow, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,21 @@ def _field_changes(name: str, old: Any, new: Any, skip: Set[str] = frozenset()) 
         path = f"{name}.{field.name}"
         if dataclasses.is_dataclass(a) and type(a) is type(b) and type(a) not in _WHOLE:
             changes += _field_changes(path, a, b)
+        elif isinstance(old, Price) and field.name == "parts":
+            changes += _field_changes(path, a or PartPrices(), b or PartPrices())
+        elif isinstance(old, Price) and field.name == "tiers":
+            changes += _tier_changes(name, old, new)
         elif type(a) not in _WHOLE or str(a) != str(b):
             changes.append(Change(path, _shown(a), _shown(b)))
+    return changes
+
+
+def _tier_changes(name: str, old: Price, new: Price) -> list[Change]:
+    """Prices of levels of service, each against the usual one where there was or is none of its own."""
+    changes: list[Change] = []
+    for tier in dict.fromkeys(name for price in (old, new) for name, _ in price.tiers):
+        before, after = (price.of_tier(tier) or dataclasses.replace(price, tiers=()) for price in (old, new))
+        changes += _field_changes(f"{name}.tiers.{tier}", before, after)
     return changes
 
 

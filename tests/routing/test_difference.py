@@ -27,6 +27,16 @@ def test_the_same_text_differs_in_nothing() -> None:
     assert not same.gone_identities
 
 
+def test_prices_of_parts_and_of_levels_of_service_are_lines_of_their_own() -> None:
+    said = "prompt: 3, reasoning: 2, flex: {prompt: 0.5},"
+    assert changed("prompt: 1,", said) == [
+        "~ p/m.price.parts.reasoning: None -> 2e-06",
+        "~ p/m.price.prompt: 1e-06 -> 3e-06",
+        "~ p/m.price.tiers.flex.parts.reasoning: None -> 2e-06",
+        "~ p/m.price.tiers.flex.prompt: 1e-06 -> 5e-07",
+    ]
+
+
 def test_a_changed_price_is_one_line_and_keeps_the_identity() -> None:
     assert changed("prompt: 1,", "prompt: 3,") == ["~ p/m.price.prompt: 1e-06 -> 3e-06"]
     both = diff(table(TEXT), table(TEXT.replace("prompt: 1,", "prompt: 3,")))
