@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.circuit_breaker import Permit
-from ionrouter.balancing.cost import cost_of, price_at_tier
+from ionrouter.balancing.cost import cost_of
 from ionrouter.balancing.health import Flight
 from ionrouter.balancing.verdict import INTERNAL
 from ionrouter.errand import (
@@ -33,7 +33,6 @@ from ionrouter.errand import (
 )
 from ionrouter.errors import FailureClass, UpstreamError
 from ionrouter.providers.base import UpstreamRequest
-from ionrouter.routing.table import Price
 from ionrouter.schema.assemble import Assembly, as_chunk, is_filtered_empty
 from ionrouter.schema.events import (
     Batch,
@@ -269,7 +268,7 @@ class Attempt:
         self._is_settled = True
         now, errand = self._parts.clock(), self._errand
         usage, is_estimated = spent or self._spent()
-        cost = cost_of(self._price(), usage) if usage else Cost()
+        cost = cost_of(errand.price(self._tally.service_tier), usage) if usage else Cost()
         if usage is not None and is_unpriced(errand.endpoint) and not self._health.has_told_price:
             self._health.has_told_price = True
             tell_unpriced(errand)
@@ -291,13 +290,6 @@ class Attempt:
         self._trace.attempts.append(record)
         if self._span is not None:
             self._span.end(record)
-
-    def _price(self) -> Price:
-        """By the level of service that the answer tells, else the one that was asked for."""
-        price, asked = self._errand.endpoint.price, self._errand.upstream.body
-        if not price.tiers:
-            return price
-        return price_at_tier(price, self._tally.service_tier or asked.get("service_tier"))
 
     def _spent(self) -> tuple[Usage | None, bool]:
         """Tokens of a failure to account for; one that brought neither usage nor any answer cost none."""

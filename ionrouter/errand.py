@@ -12,12 +12,13 @@ from msgspec import Struct
 from ionrouter.alarm import Deadlines
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.balancing.circuit_breaker import CircuitBreaker
+from ionrouter.balancing.cost import price_at_tier
 from ionrouter.balancing.health import HealthBook
 from ionrouter.balancing.hedging import HedgeBook
 from ionrouter.balancing.verdict import INTERNAL
 from ionrouter.errors import FailureClass, RequestError, UpstreamError
 from ionrouter.providers.base import ProviderClient, UpstreamRequest
-from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.routing.table import Endpoint, ModelRoute, Price
 from ionrouter.schema.events import AttemptRecord, AttemptRole, Committed, SentBody, Taker
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.schema.tally import Tally
@@ -80,6 +81,15 @@ class Errand(Struct, frozen=True):
     is_exploring: bool = False
     role: AttemptRole = "main"
     taker: Taker | None = None  # of whoever is served
+
+    def price(self, told_tier: str | None) -> Price:
+        """By the level of service that the answer tells, else the one that was asked for."""
+        price = self.endpoint.price
+        return (
+            price_at_tier(price, told_tier or self.upstream.body.get("service_tier"))
+            if price.tiers
+            else price
+        )
 
     def record(
         self,
