@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.support.server import GUARD_S, Server, running_server
@@ -105,3 +106,79 @@ def test_the_stop_string_is_told_in_anthropics_words(claude: Asked, stream: bool
         events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: ")]
         answer = next(event["delta"] for event in events if event["type"] == "message_delta")
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
+
+
+HI: Any = {"role": "user", "content": "hi"}
+MIXED: list[Part] = [
+    ("thinking", "first", "SIG1"), ("text", "I look."), ("tool", "toolu_1", "f", '{"a": 1}'),
+    ("thinking", "second", "SIG2"), ("text", "And "), ("text", "again."), ("tool", "toolu_2", "g", "{}"),
+]  # fmt: skip
+BLOCKS: list[Any] = [
+    {"type": "thinking", "thinking": "first", "signature": "SIG1"},
+    {"type": "text", "text": "I look."},
+    {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}},
+    {"type": "thinking", "thinking": "second", "signature": "SIG2"},
+    {"type": "text", "text": "And "},
+    {"type": "text", "text": "again."},
+    {"type": "tool_use", "id": "toolu_2", "name": "g", "input": {}},
+]
+RESULTS = [{"type": "tool_result", "tool_use_id": f"toolu_{n}", "content": str(n)} for n in (1, 2)]
+USED_TOOLS = [{"name": name, "input_schema": {"type": "object"}} for name in ("f", "g")]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_turn_of_mixed_blocks_goes_to_claude_in_its_own_order(claude: Asked, stream: bool) -> None:
+    """Claude checks where its signed thoughts stand: one that was moved is refused."""
+    server, up = claude
+    hidden, other = ({"type": "redacted_thinking", "data": data} for data in ("SEALED", "SHUT"))
+    turns = ([*BLOCKS], [*BLOCKS[:3], hidden, BLOCKS[1], other, BLOCKS[6]], [BLOCKS[2], BLOCKS[1], BLOCKS[6]])
+    for turn in turns:
+        up.enqueue(script(stream, [("text", "done")], "stop"))
+        history = [
+            HI,
+            {"role": "assistant", "content": turn},
+            {"role": "user", "content": RESULTS},
+        ]
+        body = {"model": MODEL, "max_tokens": 4000, "tools": USED_TOOLS, "stream": stream,
+                "thinking": {"type": "enabled", "budget_tokens": 2000}, "messages": history}  # fmt: skip
+        assert server.post("/v1/messages", body)[0] == 200
+        assert up.requests[-1].json()["messages"][1] == {"role": "assistant", "content": turn}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_turn_of_mixed_blocks_comes_from_claude_in_its_own_order(claude: Asked, stream: bool) -> None:
+    server, up = claude
+    up.enqueue(script(stream, MIXED, "tools"))
+    tools: Any = USED_TOOLS
+    with Anthropic(base_url=f"{server.url}/api", api_key="unused", max_retries=0) as client:
+        asked: Any = {"model": MODEL, "max_tokens": 4000, "tools": tools, "messages": [HI],
+                      "thinking": {"type": "enabled", "budget_tokens": 2000}}  # fmt: skip
+        if stream:
+            with client.messages.stream(**asked) as events:
+                said = events.get_final_message()
+        else:
+            said = client.messages.create(**asked)
+    joined = {"type": "text", "text": "And again."}
+    told = [block.model_dump() for block in said.content]
+    wanted = [*BLOCKS[:4], joined, BLOCKS[6]]
+    assert [{name: block[name] for name in want} for block, want in zip(told, wanted, strict=True)] == wanted
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_items_of_a_mixed_turn_keep_their_order_both_ways(claude: Asked, stream: bool) -> None:
+    server, up = claude
+    up.enqueue(script(stream, MIXED, "tools"), script(stream, [("text", "done")], "stop"))
+    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("f", "g")]
+    asked: Any = {"model": MODEL, "tools": tools, "include": ["reasoning.encrypted_content"],
+                  "reasoning": {"max_tokens": 2000}, "max_output_tokens": 4000}  # fmt: skip
+    with OpenAI(base_url=server.base_url, api_key="unused", max_retries=0) as client:
+        items = [
+            item.model_dump(exclude_none=True)
+            for item in answered(client, stream, input="hi", **asked).output
+        ]
+        kinds = ["reasoning", "message", "function_call"]
+        assert [item["type"] for item in items] == kinds * 2
+        results = [{"type": "function_call_output", "call_id": f"toolu_{n}", "output": "x"} for n in (1, 2)]
+        answered(client, stream, input=[HI, *items, *results], **asked)
+    joined = {"type": "text", "text": "And again."}
+    assert up.requests[-1].json()["messages"][1]["content"] == [*BLOCKS[:4], joined, BLOCKS[6]]

@@ -17,6 +17,7 @@ from ionrouter.balancing.reasoning import thought_fields
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS, is_instruction
 from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.turn_order import without_order
 
 # The request itself, for every kind.
 CONTENT = frozenset(
@@ -175,6 +176,8 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
             dropped.append(name)
     if is_shared and not endpoint.provider.forward_provider:
         make_plain(body, endpoint.supported_parameters, thought_fields(endpoint))
+    elif is_shared and isinstance(messages := body.get("messages"), list):
+        body["messages"] = list(map(without_order, messages))
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
         body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
     if (mark := request.gateway_fields.get(_MARK)) is not None and _caches_by_mark(endpoint):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ionrouter.providers.base import UpstreamRequest
@@ -14,6 +14,7 @@ from ionrouter.schema import json
 from ionrouter.schema.fields import AS_CLAUDE, MODEL_PARAMETERS
 from ionrouter.schema.reasoning_details import thoughts_of
 from ionrouter.schema.request import WHOLE_KINDS
+from ionrouter.schema.turn_order import in_order, without_order
 
 # Whatever else a body holds could be one of litellm's own switches (api_base, fallbacks, mock_response ...).
 _INPUT = frozenset(("messages", "prompt", "input", "suffix", "echo", "best_of"))
@@ -75,8 +76,14 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
         name = endpoint.provider.litellm_provider or endpoint.provider.slug
         wants_content = endpoint.option("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
         with_thoughts = _with_content if wants_content else _with_thinking
-        allowed["messages"] = [with_thoughts(message) for message in messages]
+        if name == "anthropic":  # litellm joins an assistant's messages that follow each other
+            messages = [piece for message in messages for piece in _pieces(message)]
+        allowed["messages"] = [with_thoughts(without_order(message)) for message in messages]
     return {**allowed, **_reasoning(body, endpoint)}
+
+
+def _pieces(message: Any) -> Iterable[Any]:
+    return in_order(message) if isinstance(message, Mapping) else (message,)
 
 
 def _with_thinking(message: Any) -> Any:

@@ -14,6 +14,7 @@ from ionrouter.providers.litellm_bare import bare_chunks, call_bare
 from ionrouter.providers.litellm_capture import CAME
 from ionrouter.providers.litellm_client import client_class
 from ionrouter.providers.litellm_ends import ends_of, mark_stop, stop_string, stop_string_of
+from ionrouter.providers.litellm_order import mark_order
 from ionrouter.providers.litellm_thinking import with_thinking
 from ionrouter.providers.outgoing import Outgoing
 from ionrouter.schema import json
@@ -42,6 +43,7 @@ async def raw_answer(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> 
     payload = _native(answer.model_dump(exclude_none=True))
     if (string := stop_string(original)) is not None:
         mark_stop(payload, string)
+    mark_order(payload, original)
     return payload
 
 

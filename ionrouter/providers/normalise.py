@@ -26,7 +26,9 @@ from ionrouter.providers.tool_calls import NOTHING, ToolCalls, whole_calls
 from ionrouter.providers.usage_body import merge_usage, usage_of
 from ionrouter.schema import json
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete
+from ionrouter.schema.fields import TURN_ORDER
 from ionrouter.schema.request import Kind
+from ionrouter.schema.turn_order import order_of
 
 TOO_DEEP = "the upstream's JSON is nested beyond reason"
 _GARBLED = "the upstream answered with tool calls that are none"
@@ -243,8 +245,8 @@ def _choice(kind: Kind, choice: dict[str, Any], position: int, errors: ErrorRead
     if reason == "tool_calls":  # cut by length, one may have been about to say more
         for call in message.get("tool_calls", ()):
             call["function"]["arguments"] = call["function"]["arguments"] or NOTHING
-    scores = _prompt_logprobs(choice)
-    return Choice(index, message, reason, native, _logprobs(choice), _stop_sequence(choice), scores)
+    scores, order = _prompt_logprobs(choice), order_of(choice.get(TURN_ORDER), message)
+    return Choice(index, message, reason, native, _logprobs(choice), _stop_sequence(choice), scores, order)
 
 
 def _said(choice: dict[str, Any], keys: tuple[str, str], errors: ErrorReader) -> dict[str, Any] | None:

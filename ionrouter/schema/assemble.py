@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from ionrouter.schema.events import Choice, ChoiceDelta, Chunk, Complete, FinishReason, TextRun
 from ionrouter.schema.pieces import Pieces
 from ionrouter.schema.reasoning_details import ReasoningDetails
+from ionrouter.schema.turn_order import deltas_of
 
 _JOINED = ("content", "text", "reasoning", "refusal")
 _AUDIO = frozenset(("data", "transcript"))
@@ -139,6 +143,18 @@ def as_chunk(complete: Complete) -> Chunk:
     )
     ids = (complete.upstream_id, complete.service_tier, complete.upstream_model)
     return Chunk(choices, complete.usage, *ids)
+
+
+def as_deltas(complete: Complete) -> Iterator[Chunk]:
+    """The same in several chunks, where the only choice's thoughts, texts and calls come mixed."""
+    chunk = as_chunk(complete)
+    if len(complete.choices) != 1 or not (order := complete.choices[0].order):
+        yield chunk
+        return
+    (ending,) = chunk.choices
+    for delta in deltas_of(ending.delta, order):
+        yield Chunk((ChoiceDelta(ending.index, delta),), chunk.usage, chunk.upstream_id, chunk.service_tier)
+    yield replace(chunk, choices=(replace(ending, delta={}),))
 
 
 def _delta(message: dict[str, Any]) -> dict[str, Any]:

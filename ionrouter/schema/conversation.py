@@ -7,7 +7,11 @@ right after it, and media in user messages only: many servers refuse images in a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
+
+from ionrouter.schema.fields import TURN_ORDER
+from ionrouter.schema.turn_order import CALL, RANKS, TEXT, THOUGHT
 
 Part = dict[str, Any]
 SEE_BELOW = "The result is attached to the next message."
@@ -26,6 +30,7 @@ class Conversation:
         self._reasoning: list[Part] = []
         self._images: list[Part] = []
         self._calls: list[Part] = []
+        self._order: list[str] = []  # of what it thought, said and called
         self._media: list[Part] = []  # of tool results, kept for the next user message
 
     def say(self, role: str, parts: Sequence[Part]) -> None:
@@ -40,12 +45,15 @@ class Conversation:
     def answer(self, parts: Iterable[Part]) -> None:
         """Add to what the assistant said."""
         self._flush_media()
-        self._answer.extend(parts)
+        for part in parts:
+            self._answer.append(part)
+            self._order.append(TEXT)
 
     def think(self, detail: Part) -> None:
         """Add one of the assistant's reasoning details."""
         self._flush_media()
         self._reasoning.append({**detail, "index": len(self._reasoning)})
+        self._order.append(THOUGHT)
 
     def draw(self, image: Part) -> None:
         """Add an image of the assistant's."""
@@ -58,6 +66,7 @@ class Conversation:
         function = {"name": name, "arguments": arguments}
         about: Part = {} if mark is None else {"cache_control": mark}
         self._calls.append({"id": call_id, "type": "function", "function": function, **about})
+        self._order.append(CALL)
 
     def result(
         self, call_id: str, parts: Sequence[Part], *, is_error: bool = False, mark: Part | None = None
@@ -111,8 +120,10 @@ class Conversation:
             ):
                 message["reasoning"] = text
             message["reasoning_details"] = self._reasoning
+        if any(RANKS[one] > RANKS[next_one] for one, next_one in pairwise(self._order)):
+            message[TURN_ORDER] = self._order
         self._messages.append(message)
-        self._answer, self._images, self._calls, self._reasoning = [], [], [], []
+        self._answer, self._images, self._calls, self._reasoning, self._order = [], [], [], [], []
 
 
 def _content(parts: Sequence[Part]) -> Any:

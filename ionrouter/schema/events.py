@@ -81,6 +81,7 @@ class Choice(Struct, frozen=True):
     logprobs: dict[str, Any] | None = None
     stop_sequence: str | None = None
     prompt_logprobs: list[Any] | None = None
+    order: tuple[str | int, ...] = ()  # of a mixed turn, where it is known (schema/turn_order.py)
 
 
 class Complete(Struct, frozen=True):

@@ -26,6 +26,10 @@ GATEWAY_FIELDS = frozenset(
 # A key of a chat request's `reasoning`: the wish in Claude's own words, for Claude alone.
 AS_CLAUDE = "thinking"
 
+# A key of an assistant's message whose thoughts, texts and calls come in another order than that one: their
+# kinds as they come. For Claude alone, which checks where its signed thoughts stand.
+TURN_ORDER = "turn_order"
+
 # What a client library, or another router, reads as an instruction: where to go, as whom, what else to do.
 # Never from a caller to an upstream, by whatever way and whatever is configured.
 _INSTRUCTIONS = frozenset(

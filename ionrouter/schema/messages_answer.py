@@ -12,7 +12,7 @@ from typing import Any
 from ionrouter.schema import json
 from ionrouter.schema.annotations import as_messages_citation, listed
 from ionrouter.schema.answers import cost_fields
-from ionrouter.schema.assemble import as_chunk
+from ionrouter.schema.assemble import as_deltas
 from ionrouter.schema.errors import ErrorBody
 from ionrouter.schema.events import ChoiceDelta, Chunk, Committed, Complete, Finished, SentBody
 from ionrouter.schema.reasoning_details import ENCRYPTED, Block, Detail, details_of
@@ -108,7 +108,8 @@ class MessagesAnswer:
 
     def whole(self, complete: Complete, finished: Finished) -> dict[str, Any]:
         """Write a whole message."""
-        events: list[SseEvent] = [*self.pieces(as_chunk(complete)), *self.finish(finished)]
+        pieces = (event for chunk in as_deltas(complete) for event in self.pieces(chunk))
+        events: list[SseEvent] = [*pieces, *self.finish(finished)]
         message = events[0]["message"]
         message["content"] = joined_blocks(events)
         ending = next(event for event in events if event["type"] == "message_delta")

@@ -192,9 +192,9 @@ def add_user_turn(chat: Conversation, blocks: list[Block]) -> None:
 
 
 def add_assistant_turn(chat: Conversation, blocks: list[Block]) -> None:
-    """Add what the assistant thought, said and called."""
-    chat.answer(parts_of(blocks))
+    """Add what the assistant thought, said and called, in its order."""
     for block in blocks:
+        chat.answer(parts_of([block]))
         if block.type == "thinking":
             signature = {"signature": block.signature} if block.signature else {}
             text = {"type": "reasoning.text", "text": block.thinking, **signature, "format": CLAUDE}

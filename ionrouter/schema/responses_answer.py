@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ionrouter.schema.answers import cost_fields
-from ionrouter.schema.assemble import as_chunk
+from ionrouter.schema.assemble import as_deltas
 from ionrouter.schema.errors import ErrorBody
 from ionrouter.schema.events import Chunk, Committed, Complete, Finished, SentBody
 from ionrouter.schema.responses_output import Output, SseEvent
@@ -103,7 +103,8 @@ class ResponsesAnswer:
 
     def whole(self, complete: Complete, finished: Finished) -> dict[str, Any]:
         """Write a whole response."""
-        events = [*self.pieces(as_chunk(complete)), *self.finish(finished)]
+        pieces = (event for chunk in as_deltas(complete) for event in self.pieces(chunk))
+        events = [*pieces, *self.finish(finished)]
         response: dict[str, Any] = events[-1]["response"]
         return response
 

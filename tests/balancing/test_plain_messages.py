@@ -130,6 +130,12 @@ def test_a_plain_conversation_is_shared() -> None:
     assert sent(strict(), message)["messages"][0] is message
 
 
+@pytest.mark.parametrize("at", [strict(), strict("reasoning_details"), strict(forward_provider=True)])
+def test_the_order_of_a_mixed_turn_is_for_claude_alone(at: Endpoint) -> None:
+    message = {"role": "assistant", "content": "x", "tool_calls": [CALL]}
+    assert sent(at, message | {"turn_order": ["call", "text"]}) == {"messages": [message]}
+
+
 THOUGHT = {"role": "assistant", "content": "x"}
 DEEPSEEK = {"base_url": "https://api.deepseek.com/v1"}
 
