@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic import Anthropic
+from anthropic import (
+    Anthropic,
+    APIStatusError,
+    BadRequestError,
+    InternalServerError,
+    RateLimitError,
+)
+from anthropic._exceptions import ContentTooLargeError, GatewayTimeoutError, ServiceUnavailableError
 from openai import OpenAI
 
 from tests.support.server import GUARD_S, Server, running_server
-from tests.support.translated_wire import Part, streamed, whole
-from tests.support.upstream import Script, Upstream
+from tests.support.translated_wire import Part, anthropic_event, events, streamed, whole
+from tests.support.upstream import Script, Upstream, chunked, error
 
 pytestmark = pytest.mark.xdist_group("hosted")  # one litellm worker: 300 MB and 10 s
 
@@ -25,6 +32,8 @@ providers:
 routing: {{ explore: 0 }}
 models:
   anthropic/claude: {{ endpoints: [ {{ provider: anthropic, model: claude-sonnet-4-5, cooldown: 0 }} ] }}
+patterns:
+  "claude-*": {{ provider: anthropic }}
 """
 MODEL = "anthropic/claude"
 Asked = tuple[Server, Upstream]
@@ -182,3 +191,53 @@ def test_items_of_a_mixed_turn_keep_their_order_both_ways(claude: Asked, stream:
         answered(client, stream, input=[HI, *items, *results], **asked)
     joined = {"type": "text", "text": "And again."}
     assert up.requests[-1].json()["messages"][1]["content"] == [*BLOCKS[:4], joined, BLOCKS[6]]
+
+
+# Anthropic's error types; each with its status, and the type that a caller of /messages is told: what is
+# about our own account is not about the caller's.
+KINDS = {
+    "invalid_request_error": (400, "invalid_request_error"),
+    "authentication_error": (401, "api_error"),
+    "billing_error": (402, "api_error"),
+    "permission_error": (403, "api_error"),
+    "not_found_error": (404, "api_error"),
+    "request_too_large": (413, "request_too_large"),
+    "rate_limit_error": (429, "rate_limit_error"),
+    "api_error": (500, "api_error"),
+    "timeout_error": (504, "timeout_error"),
+    "overloaded_error": (529, "overloaded_error"),
+}
+CLASSES = {
+    "invalid_request_error": BadRequestError,
+    "request_too_large": ContentTooLargeError,
+    "rate_limit_error": RateLimitError,
+    "timeout_error": GatewayTimeoutError,
+    "overloaded_error": ServiceUnavailableError,
+    "api_error": InternalServerError,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_claudes_has_its_type_before_an_answer_and_in_the_midst_of_it(
+    claude: Asked, kind: str
+) -> None:
+    server, up = claude
+    status, told = KINDS[kind]
+    body: Any = {"type": "error", "error": {"type": kind, "message": "the words of it"}}
+    said = [*events("anthropic", [("text", "hi")], None), anthropic_event("error", error=body["error"])]
+    up.enqueue(error(status, body), error(status, body), chunked(said))
+    asked: Any = {"max_tokens": 9, "messages": [HI]}
+    with Anthropic(base_url=f"{server.url}/api", api_key="unused", max_retries=0) as client:
+        for stream in (False, True):
+            with pytest.raises(CLASSES[told]) as refused:
+                client.messages.create(**asked, model=f"claude-{kind}-{stream}", stream=stream)
+            assert refused.value.body["error"]["type"] == told
+            assert "{" not in refused.value.body["error"]["message"]
+        model = (
+            f"claude-{kind}"  # another endpoint each time: one that refused our account is not asked again
+        )
+        with pytest.raises(APIStatusError) as broken, client.messages.stream(**asked, model=model) as answer:
+            for _ in answer:
+                pass
+    assert broken.value.body["error"]["type"] == told
+    assert broken.value.body["error"]["message"] == "the words of it"

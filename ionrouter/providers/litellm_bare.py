@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any
 
-from ionrouter.providers.litellm_ends import ends_of, stop_string_of
+from ionrouter.providers.litellm_ends import claudes_end_of, ends_of
 
 PROVIDERS = frozenset(("anthropic", "gemini"))  # whose answers tests/providers/test_litellm_wire.py compares
 
@@ -53,7 +53,7 @@ async def bare_chunks(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
     import httpx
 
     has_finish = False
-    ends, stop = ends_of(wrapper.completion_stream), stop_string_of(wrapper.completion_stream)
+    ends, stop = ends_of(wrapper.completion_stream), claudes_end_of(wrapper.completion_stream)
     try:
         async for chunk in wrapper.completion_stream:
             if not hasattr(chunk, "model_dump"):
@@ -69,7 +69,10 @@ async def bare_chunks(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
         if not has_finish:
             wrapper._handle_stream_fallback_error(error)
     except Exception as error:
-        wrapper._handle_stream_fallback_error(error)
+        if stop is None or stop.error is None:
+            wrapper._handle_stream_fallback_error(error)
+        else:
+            yield stop.error
 
 
 @cache

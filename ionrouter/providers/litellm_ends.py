@@ -1,8 +1,8 @@
 """How answers ended, where litellm's translation loses that. Runs in the worker.
 
 Which choices Gemini has finished: litellm calls every event of its streams a stop, a cut one too. Which stop
-string ended Claude's answer: litellm keeps the reason, and not the string. Both are read from the upstream's
-own events before litellm's iterator reads them.
+string ended Claude's answer: litellm keeps the reason, and not the string. Which error broke Claude's stream:
+litellm keeps the words alone. All is read from the upstream's own events before litellm's iterator has them.
 """
 
 from __future__ import annotations
@@ -42,19 +42,31 @@ def ends_of(iterator: Any) -> Ends | None:
     return Ends(iterator) if type(iterator).__module__.endswith(_MODULE) else None
 
 
-class StopString:
-    """Watches Claude's events for the stop string that matched."""
+class ClaudesEnd:
+    """Watches Claude's events for the stop string that matched, and for an error in their midst."""
 
     def __init__(self, iterator: Any) -> None:
         self._told: str | None = None
+        self._error: Any = None
         parse = iterator.chunk_parser
 
         def watched(chunk: Any) -> Any:
-            if isinstance(chunk, dict) and isinstance(delta := chunk.get("delta"), dict):
-                self._told = stop_string(delta) or self._told
+            if isinstance(chunk, dict):
+                self._note(chunk)
             return parse(chunk=chunk)
 
         iterator.chunk_parser = watched
+
+    def _note(self, chunk: dict[str, Any]) -> None:
+        if isinstance(delta := chunk.get("delta"), dict):
+            self._told = stop_string(delta) or self._told
+        elif chunk.get("type") == "error":  # litellm calls every one a server's
+            self._error = chunk.get("error")
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The event that says how the stream broke, as OpenAI's servers would write it."""
+        return {"error": self._error} if self._error else None
 
     def mark(self, payload: dict[str, Any]) -> None:
         """Put it into the choice that an event finishes."""
@@ -62,10 +74,10 @@ class StopString:
             mark_stop(payload, self._told)
 
 
-def stop_string_of(iterator: Any) -> StopString | None:
-    """Watch the iterator where its translation loses the string; None for others."""
+def claudes_end_of(iterator: Any) -> ClaudesEnd | None:
+    """Watch the iterator where its translation loses that; None for others."""
     is_claudes = any(cls.__module__.endswith(_CLAUDES) for cls in type(iterator).__mro__)
-    return StopString(iterator) if is_claudes else None
+    return ClaudesEnd(iterator) if is_claudes else None
 
 
 def stop_string(told: Any) -> str | None:

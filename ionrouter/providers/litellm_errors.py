@@ -20,14 +20,16 @@ _MAX_BODY_CHARS = 64 * 1024
 _MAX_CHAIN = 8
 # What litellm puts before the upstream's own words, possibly several times.
 _PREFIX = re.compile(
-    r"^(?:litellm\.\w+:\s*|\w*(?:Error|Exception):\s*|Timeout Error:\s*|\w+(?:Exception|Error) - )+"
+    r"^(?:litellm\.\w+:\s*|\w*(?:Error|Exception):\s*|Timeout Error:\s*|\w+(?:Exception|Error)(?: \w+)? - )+"
 )
 _AFTERWORD = re.compile(
-    r"\s*(?:Original exception: |Traceback \(most recent|To drop these, |LiteLLM Retried: |Received Model)"
+    r"\s*(?:\.? Handle with `litellm\.|Original exception: |Traceback \(most recent|To drop these, "
+    r"|LiteLLM Retried: |Received Model)"
     r".*$",
     re.S,
 )
 _NO_PROVIDER = "LLM Provider NOT provided"  # comes as a plain BadRequestError, before anything is sent
+_HTTP = "HTTPStatusError"  # httpx's, for an answer that is no success
 _CATCH_ALL = "APIConnectionError"  # what litellm makes of any exception that it does not know
 _TO_PROVIDER = ("transform_request",)
 _FROM_PROVIDER = ("transform_response", "to_openai_model_response")
@@ -151,6 +153,9 @@ def describe(error: BaseException) -> dict[str, Any]:
     statuses = [s for e in chain if (s := _status(e)) is not None]
     # litellm goes by the words of a redirect's body, too; what was answered is at the end of the chain.
     status = next((s for s in statuses if _is_redirect(s)), statuses[0] if statuses else None)
+    if status == 400:  # what litellm says of refusals that it knows no class for, such as 413
+        answered = [s for e in chain if _HTTP in _names(e) and (s := _status(e)) is not None]
+        status = next((s for s in answered if 400 < s < 500), status)
     headers = next((h for e in chain if (h := _headers(e))), {})
     body = next((b for e in chain if isinstance(b := getattr(e, "body", None), dict)), None)
     text = _text(error) if body is None else json.dumps({"error": body.get("error", body)}).decode()

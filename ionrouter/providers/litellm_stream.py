@@ -13,7 +13,7 @@ from typing import Any, cast
 from ionrouter.providers.litellm_bare import bare_chunks, call_bare
 from ionrouter.providers.litellm_capture import CAME
 from ionrouter.providers.litellm_client import client_class
-from ionrouter.providers.litellm_ends import ends_of, mark_stop, stop_string, stop_string_of
+from ionrouter.providers.litellm_ends import claudes_end_of, ends_of, mark_stop, stop_string
 from ionrouter.providers.litellm_order import mark_order
 from ionrouter.providers.litellm_thinking import with_thinking
 from ionrouter.providers.outgoing import Outgoing
@@ -195,7 +195,7 @@ async def _translated_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
     And with the usage that it keeps back until the end: should that never come, it is paid all the same.
     """
     source, num_seen = getattr(wrapper, "completion_stream", None), 0
-    ends, stop = ends_of(source), stop_string_of(source)
+    ends, stop = ends_of(source), claudes_end_of(source)
     try:
         async for chunk in wrapper:
             payload = _native(chunk.model_dump(exclude_none=True))
@@ -213,7 +213,9 @@ async def _translated_frames(wrapper: Any) -> AsyncIterator[dict[str, Any]]:
     except Exception:
         if told := _usage_since(wrapper, num_seen):
             yield {"op": "chunk", "payload": {"choices": [], "usage": told}}
-        raise
+        if stop is None or stop.error is None:
+            raise
+        yield {"op": "chunk", "payload": stop.error}
     yield {"op": "end", "done": False}
 
 

@@ -47,6 +47,7 @@ MESSAGES_TYPES = {
     "payment_required": "billing_error",
     "not_found": "not_found_error",
     "image_not_found": "not_found_error",
+    "payload_too_large": "request_too_large",
     "rate_limit_exceeded": "rate_limit_error",
     "provider_overloaded": "overloaded_error",
     "timeout": "timeout_error",
