@@ -32,5 +32,6 @@ async def responses(request: web.Request) -> web.StreamResponse:
         parsed.echo(body),
         hides_reasoning=chat.hides_reasoning,
         seals_thoughts=parsed.seals_thoughts,
+        tools=parsed.toolbox,
     )
     return await serve(request, Ask(wanted, answer, (*chat.ignored, *parsed.ignored)), SURFACE)

@@ -37,6 +37,7 @@ class CallersPaths:
     roots: tuple[str, ...]
     names: Mapping[str, str]
     schema: str = "parameters"  # what a tool's schema is called
+    tools: Callable[[], list[str]] = list  # the places of chat's tools, where they are others
 
     def in_text(self, text: str) -> str:
         """Put the caller's paths into a sentence: those of messages, and a field that it begins with."""
@@ -56,9 +57,11 @@ class CallersPaths:
         found = _FUNCTION.match(path)
         if found is None:
             return path
-        rest = path[found.end() :]
+        rest, place, places = path[found.end() :], found[1], self.tools()
+        if (number := int(place[6:-1])) < len(places):
+            place = places[number]
         is_schema = rest.startswith(_SCHEMA)
-        return found[1] + (f".{self.schema}{rest.removeprefix(_SCHEMA)}" if is_schema else rest)
+        return place + (f".{self.schema}{rest.removeprefix(_SCHEMA)}" if is_schema else rest)
 
     def _place(self, found: re.Match[str]) -> str | None:
         try:

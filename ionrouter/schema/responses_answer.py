@@ -14,6 +14,7 @@ from ionrouter.schema.assemble import as_deltas
 from ionrouter.schema.errors import ErrorBody
 from ionrouter.schema.events import Chunk, Committed, Complete, Finished, SentBody
 from ionrouter.schema.responses_output import Output, SseEvent
+from ionrouter.schema.responses_tools import Toolbox
 from ionrouter.schema.usage import Cost, Usage
 
 # Finish reason -> why a response is incomplete; any other is complete.
@@ -32,6 +33,7 @@ class ResponsesAnswer:
     echo: Mapping[str, Any] = field(default_factory=dict)
     hides_reasoning: bool = False
     seals_thoughts: bool = False  # `include` names `reasoning.encrypted_content`
+    tools: Toolbox = field(default_factory=Toolbox)
     provider: str = ""
     _output: Output = field(init=False)
     _num_events: int = 0
@@ -45,6 +47,7 @@ class ResponsesAnswer:
             self.id.removeprefix("gen-"),
             hides_reasoning=self.hides_reasoning,
             seals_thoughts=self.seals_thoughts,
+            tools=self.tools,
         )
 
     @property

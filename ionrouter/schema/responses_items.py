@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, StrictStr, model_validator
 from ionrouter.schema.conversation import Conversation, Part, text_part
 from ionrouter.schema.images import image_of
 from ionrouter.schema.responses_seal import details_of_item, makers_id, unseal
+from ionrouter.schema.responses_tools import Toolbox, as_arguments
 
 Fields = Mapping[str, Any]
 
@@ -83,6 +84,8 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
     "reasoning": (),
     "image_generation_call": (),  # until it is done it has no result
 }
@@ -97,7 +100,9 @@ class Item(BaseModel):
     content: StrictStr | list[ContentPart] | None = None
     call_id: StrictStr | None = None
     name: StrictStr | None = None
+    namespace: StrictStr | None = None  # of the tool
     arguments: StrictStr | None = None
+    input: StrictStr | None = None
     output: StrictStr | list[ContentPart] | None = None
     summary: list[Summary] | None = None
     encrypted_content: StrictStr | None = None
@@ -123,11 +128,12 @@ class Item(BaseModel):
             )
         return self
 
-    def add_to(self, chat: Conversation) -> None:
+    def add_to(self, chat: Conversation, box: Toolbox) -> None:
         """Say it in chat."""
-        if self.type == "function_call":
-            chat.call(self.call_id or "", self.name or "", self.arguments or "")
-        elif self.type == "function_call_output":
+        if self.type in ("function_call", "custom_tool_call"):
+            text = self.arguments if self.type == "function_call" else as_arguments(self.input or "")
+            chat.call(self.call_id or "", box.name_of(self.name or "", self.namespace), text or "")
+        elif self.type in ("function_call_output", "custom_tool_call_output"):
             chat.result(self.call_id or "", _parts(self.output))
         elif self.type == "reasoning":
             for detail in self._details():

@@ -1,7 +1,7 @@
 """The output items of one response as they grow, with the events that tell of it. Knows no envelope.
 
-An item: reasoning, message (parts output_text and refusal), function_call or image_generation_call. One is
-open at a time.
+An item: reasoning, message (parts output_text and refusal), function_call, custom_tool_call or
+image_generation_call. One is open at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ionrouter.schema.annotations import as_responses_annotation, listed
 from ionrouter.schema.images import result_of
 from ionrouter.schema.reasoning_details import ENCRYPTED, Block, Detail, details_of
 from ionrouter.schema.responses_seal import details_of_item, seal
+from ionrouter.schema.responses_tools import Called, Toolbox, as_input
 from ionrouter.schema.tool_stream import Step, ToolStream
 
 SseEvent = dict[str, Any]
@@ -48,6 +49,7 @@ class Output:
     seed: str  # ids of items are made of it, and are the same in both modes
     hides_reasoning: bool = False
     seals_thoughts: bool = False  # what the next turn needs of them goes into `encrypted_content`
+    tools: Toolbox = field(default_factory=Toolbox)
     _items: list[dict[str, Any]] = field(default_factory=list)
     _is_open: bool = False  # the last item
     _words: _PartWords | None = None  # of the part that is open in it
@@ -215,14 +217,23 @@ class Output:
     def _write_call(self, step: Step, status: str) -> Iterator[SseEvent]:
         if step.opens:
             yield from self._close_item("completed")
-            yield from self._item("function_call", lambda: _new_call(step))
+            called = self.tools.called(step.name)
+            kind = "custom_tool_call" if called.is_custom else "function_call"
+            yield from self._item(kind, lambda: _new_call(step.id, called))
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
+        is_custom = item["type"] == "custom_tool_call"
         if step.arguments:
             self._pieces.append(step.arguments)
-            kind = "response.function_call_arguments.delta"
-            yield {"type": kind, **where, "delta": step.arguments}
-        if step.closes:
+            if not is_custom:  # whose text is known when its JSON is whole
+                kind = "response.function_call_arguments.delta"
+                yield {"type": kind, **where, "delta": step.arguments}
+        if step.closes and is_custom:
+            item["input"], self._pieces = as_input("".join(self._pieces)), []
+            for name, key in (("delta", "delta"), ("done", "input")):
+                yield {"type": f"response.custom_tool_call_input.{name}", **where, key: item["input"]}
+            yield from self._close_item(status)
+        elif step.closes:
             item["arguments"], self._pieces = "".join(self._pieces), []
             done = {"name": item["name"], "arguments": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **where, **done}
@@ -230,7 +241,7 @@ class Output:
 
     def _item(self, kind: str, new: Callable[[], dict[str, Any]]) -> Iterator[SseEvent]:
         """Make sure that an item of this type is open."""
-        if self._is_open and self._items[-1]["type"] == kind and kind != "function_call":
+        if self._is_open and self._items[-1]["type"] == kind and kind not in _CALLS:
             return
         yield from self._close_item("completed")
         number = len(self._items)
@@ -274,7 +285,9 @@ class Output:
 
 
 _PLACES: tuple[str, ...] = ("summary", "content")  # an item's lists of parts
-_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "image_generation_call": "ig"}
+_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc",
+             "image_generation_call": "ig"}  # fmt: skip
+_CALLS = frozenset({"function_call", "custom_tool_call"})
 
 
 def _new_reasoning() -> dict[str, Any]:
@@ -285,8 +298,12 @@ def _new_message() -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "content": []}
 
 
-def _new_call(step: Step) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": step.id, "name": step.name, "arguments": ""}
+def _new_call(call_id: str, called: Called) -> dict[str, Any]:
+    space = {} if called.namespace is None else {"namespace": called.namespace}
+    common = {"call_id": call_id, "name": called.name, **space}
+    if called.is_custom:
+        return {"type": "custom_tool_call", **common, "input": ""}
+    return {"type": "function_call", **common, "arguments": ""}
 
 
 def _new_image() -> dict[str, Any]:

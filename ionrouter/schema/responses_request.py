@@ -7,6 +7,7 @@ plugins ...) are checked with the chat request.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -23,9 +24,10 @@ from pydantic import (
 
 from ionrouter.schema.allowed_tools import ALLOWED_TOOLS
 from ionrouter.schema.callers_paths import CallersPaths, Convert
-from ionrouter.schema.common import PositiveInt, Reasoning, ToolName
+from ionrouter.schema.common import PositiveInt, Reasoning
 from ionrouter.schema.conversation import Conversation, text_part
 from ionrouter.schema.responses_items import Item
+from ionrouter.schema.responses_tools import Tool, Toolbox, toolbox
 from ionrouter.schema.validation import validated
 from ionrouter.schema.whole_numbers import WHOLE
 
@@ -57,54 +59,39 @@ def _word_or(value: Any, check: Callable[[Any], Any]) -> Any:
     return value if isinstance(value, str) else check(value)
 
 
-class Tool(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    type: StrictStr
-    name: ToolName | None = None
-    description: StrictStr | None = None
-    parameters: dict[str, Any] | None = None
-    strict: StrictBool | None = None
-
-    @model_validator(mode="after")
-    def _is_function(self) -> Tool:
-        if self.type != "function":
-            raise ValueError(f"tool type '{self.type}' is not supported; only 'function' is")
-        if self.name is None:
-            raise ValueError("a tool of type 'function' needs 'name'")
-        return self
-
-    def to_chat(self) -> dict[str, Any]:
-        optional = {"description": self.description, "parameters": self.parameters, "strict": self.strict}
-        return {"type": "function", "function": {"name": self.name, **_given(optional)}}
-
-
 class AllowedTool(BaseModel):
     model_config = ConfigDict(extra="allow")
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: StrictStr
+    namespace: StrictStr | None = None
 
 
 class Choice(BaseModel):
     """One tool that must be used, or several of which some may or must be."""
 
     model_config = ConfigDict(extra="allow")
-    type: Literal["function", "allowed_tools"]
+    type: Literal["function", "custom", "allowed_tools"]
     name: StrictStr | None = None
+    namespace: StrictStr | None = None
     mode: Literal["auto", "required"] | None = None
     tools: Annotated[list[AllowedTool], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Choice:
-        for name in ("name",) if self.type == "function" else ("mode", "tools"):
+        for name in ("mode", "tools") if self.type == "allowed_tools" else ("name",):
             if getattr(self, name) is None:
                 raise ValueError(f"type '{self.type}' needs '{name}'")
         return self
 
-    def to_chat(self) -> dict[str, Any]:
-        if self.type == "function":
-            return {"type": "function", "function": {"name": self.name}}
-        tools = [{"type": "function", "function": {"name": tool.name}} for tool in self.tools or ()]
+    def to_chat(self, box: Toolbox) -> dict[str, Any]:
+        if self.type != "allowed_tools":
+            return _function(box.name_of(self.name or "", self.namespace))
+        tools = [_function(box.name_of(tool.name, tool.namespace)) for tool in self.tools or ()]
         return {"type": ALLOWED_TOOLS, ALLOWED_TOOLS: {"mode": self.mode, "tools": tools}}
+
+
+def _function(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
 class Format(BaseModel):
@@ -179,12 +166,18 @@ class ResponsesRequest(BaseModel):
     def paths(cls, body: Mapping[str, Any]) -> CallersPaths:
         """Where in `body` the things are that its chat request names."""
         convert: Convert = lambda marked: validated(cls, marked)._conversation()  # noqa: E731
-        return CallersPaths(body, convert, ("instructions", "input"), _NAMES)
+        places: Callable[[], list[str]] = lambda: validated(cls, body).toolbox.places  # noqa: E731
+        return CallersPaths(body, convert, ("instructions", "input"), _NAMES, tools=places)
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields that were accepted and have no effect here."""
         return ("truncation",) if self.truncation == "auto" else ()
+
+    @cached_property
+    def toolbox(self) -> Toolbox:
+        """The tools as chat has them, and what they are called here."""
+        return toolbox(self.tools or ())
 
     @property
     def seals_thoughts(self) -> bool:
@@ -205,7 +198,7 @@ class ResponsesRequest(BaseModel):
             "top_logprobs": self.top_logprobs or 0,  # never null: strict clients take a number only
             "truncation": "disabled",
             "tool_choice": body.get("tool_choice") or "auto",
-            "tools": [{"strict": None, "parameters": None, **tool} for tool in body.get("tools") or ()],
+            "tools": [_told(tool) for tool in body.get("tools") or ()],
             "text": {"format": {"type": "text"}, **_given(body.get("text") or {})},
             "reasoning": body.get("reasoning"),
             "background": False,
@@ -221,7 +214,7 @@ class ResponsesRequest(BaseModel):
             chat.say("user", [text_part(self.input)])
         else:
             for item in self.input:
-                item.add_to(chat)
+                item.add_to(chat, self.toolbox)
         return chat.messages()
 
     def _options(self) -> dict[str, Any]:
@@ -241,14 +234,19 @@ class ResponsesRequest(BaseModel):
             return {}
         choice: Any = self.tool_choice
         return {
-            "tools": [tool.to_chat() for tool in self.tools],
-            "tool_choice": choice.to_chat() if isinstance(choice, Choice) else choice,
+            "tools": self.toolbox.functions,
+            "tool_choice": choice.to_chat(self.toolbox) if isinstance(choice, Choice) else choice,
             "parallel_tool_calls": self.parallel_tool_calls,
         }
 
     def _logprobs(self) -> dict[str, Any]:
         asked = self.top_logprobs is not None or "message.output_text.logprobs" in (self.include or ())
         return {"logprobs": True, "top_logprobs": self.top_logprobs} if asked else {}
+
+
+def _told(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as a response repeats it: strict clients want every field of a function."""
+    return {"strict": None, "parameters": None, **tool} if tool.get("type") == "function" else tool
 
 
 _NAMES = {
