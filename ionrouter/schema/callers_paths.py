@@ -19,6 +19,7 @@ from ionrouter.schema.validation import field_path
 _PLACE = re.compile(
     r"\bmessages\[(?P<message>\d+)\](?:\.(?P<list>\w+)(?:\[(?P<item>\d+)\])?)?(?:\.\w+|\[\d+\])*"
 )
+_DOTTED = re.compile(r"\.\[?(\d+)\b\]?")
 _FUNCTION, _SCHEMA = re.compile(r"(tools\[\d+\])\.function\b"), ".parameters"  # of a chat's tool
 _MARK = "\x00"
 _MARKED = re.compile(f"{_MARK}([^{_MARK}]+){_MARK}")
@@ -46,7 +47,8 @@ class CallersPaths:
         return f"{self._named(field)}: {rest}" if colon else text
 
     def of(self, path: str) -> str:
-        """Translate one path."""
+        """Translate one path, which upstreams write as `messages[0]`, `messages.0` or `messages.[0]`."""
+        path = _DOTTED.sub(r"[\1]", path)
         found = _PLACE.fullmatch(path)
         return self._named(path) if found is None else self._place(found) or path
 

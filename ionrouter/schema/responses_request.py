@@ -252,6 +252,8 @@ def _told(tool: dict[str, Any]) -> dict[str, Any]:
 _NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
     "verbosity": "text.verbosity",

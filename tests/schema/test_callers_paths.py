@@ -116,3 +116,18 @@ def test_a_place_in_the_middle_of_a_sentence() -> None:
     words = "No endpoint takes it: messages[5].content[2] is a file, messages[1].content is none."
     told = MessagesRequest.paths(MESSAGES).in_text(words)
     assert told == "No endpoint takes it: messages[2].content[3] is a file, messages[0].content is none."
+
+
+@pytest.mark.parametrize("path", ["messages[1].content", "messages.1.content", "messages.[1].content"])
+def test_upstreams_write_places_in_several_ways(path: str) -> None:
+    assert ResponsesRequest.paths(RESPONSES).of(path) == "input[0].content"
+
+
+def test_fields_have_the_callers_names() -> None:
+    space = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": name} for name in "ab"]}
+    paths = ResponsesRequest.paths({**RESPONSES, "tools": [{"type": "function", "name": "a"}, space]})
+    assert paths.of("max_completion_tokens") == "max_output_tokens"
+    assert paths.of("reasoning_effort") == "reasoning.effort"
+    assert paths.of("tools[0].function.name") == "tools[0].name"
+    assert paths.of("tools.2.function.parameters.type") == "tools[1].tools[1].parameters.type"
+    assert paths.of("tools[3].function.name") == "tools[3].name"
