@@ -21,7 +21,7 @@ from openai import OpenAI
 
 from tests.support.server import GUARD_S, Server, running_server
 from tests.support.translated_wire import Part, anthropic_event, events, streamed, whole
-from tests.support.upstream import Script, Upstream, chunked, error
+from tests.support.upstream import Cut, Script, Upstream, chunked, error, json_response, raw
 
 pytestmark = pytest.mark.xdist_group("hosted")  # one litellm worker: 300 MB and 10 s
 
@@ -241,3 +241,28 @@ def test_an_error_of_claudes_has_its_type_before_an_answer_and_in_the_midst_of_i
                 pass
     assert broken.value.body["error"]["type"] == told
     assert broken.value.body["error"]["message"] == "the words of it"
+
+
+def test_a_prompt_is_counted_by_anthropic_itself_and_estimated_where_it_does_not_say(claude: Asked) -> None:
+    server, up = claude
+    call, result = (
+        BLOCKS[:3],
+        {"role": "user", "content": [{**RESULTS[0], "cache_control": {"type": "ephemeral"}}]},
+    )
+    asked: Any = {"model": MODEL, "system": "be brief", "tools": USED_TOOLS[:1],
+                  "thinking": {"type": "enabled", "budget_tokens": 2000},
+                  "messages": [HI, {"role": "assistant", "content": call}, result]}  # fmt: skip
+    up.enqueue(json_response({"input_tokens": 4711}))
+    with Anthropic(base_url=f"{server.url}/api", api_key="unused", max_retries=0) as client:
+        assert client.messages.count_tokens(**asked).input_tokens == 4711
+        sent = up.requests[-1]
+        assert sent.path == "/v1/messages/count_tokens"
+        assert sent.headers["x-api-key"] == "claude-key-123456"
+        body = sent.json()
+        assert body.keys() == {"model", "system", "tools", "thinking", "messages"}
+        assert (body["model"], body["messages"][1]["content"]) == ("claude-sonnet-4-5", call)
+        for script in (error(429), json_response({"input_tokens": "many"}), json_response([]), raw(Cut())):
+            up.enqueue(script)
+            told = client.messages.with_raw_response.count_tokens(**asked)
+            assert "estimated" in told.headers["x-ionrouter-notes"]
+            assert 0 < told.parse().input_tokens < 4711

@@ -6,6 +6,7 @@ back over the socket is the upstream's JSON and goes through the same normaliser
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
 from msgspec import structs
 
 from ionrouter.errors import ConfigError, FailureClass, UpstreamError
@@ -38,6 +40,8 @@ from ionrouter.schema import json
 from ionrouter.schema.events import Chunk, ProviderBatch, ProviderEvent, flat
 from ionrouter.schema.request import WHOLE_KINDS
 
+COUNT_S = 5.0  # for a count, which is estimated where it takes longer
+_log = structlog.get_logger(__name__)
 _OF_TRAILERS = frozenset(("cut", "disconnected", "malformed", "timeout"))  # faults that spoil no whole answer
 
 
@@ -107,6 +111,34 @@ class LiteLLMProvider:
         async with aclosing(self._sent(request, self._content(request, errors), errors)) as batches:
             async for batch in batches:
                 yield batch
+
+    async def count(self, request: UpstreamRequest) -> int | None:
+        """Count a prompt's tokens as Anthropic does, by asking it; None of others and where that fails."""
+        provider = request.endpoint.provider
+        if (provider.litellm_provider or provider.slug) != "anthropic":
+            return None
+        errors = ErrorReader(provider.name, self._redact)
+        try:
+            async with asyncio.timeout(COUNT_S):
+                told = await self._counted(request, errors)
+        except (TimeoutError, UpstreamError) as error:
+            told = {"why": str(error) or "it took too long"}
+        if (tokens := told.get("input_tokens")) is None:
+            _log.info("prompt_not_counted", endpoint=request.endpoint.id, why=told.get("why"))
+        return tokens
+
+    async def _counted(self, request: UpstreamRequest, errors: ErrorReader) -> dict[str, Any]:
+        content = {**self._content(request, errors), "count": True}
+        async with nullcontext() if self._relay is None else self._relay.place(request):
+            call = await self._call(request, content, errors)
+            try:
+                frame = await call.next()
+            finally:
+                call.close()
+        if frame["op"] != "whole":
+            raise self._failure(frame, errors)
+        told: dict[str, Any] = frame["payload"]
+        return told
 
     def _content(self, request: UpstreamRequest, errors: ErrorReader) -> dict[str, Any]:
         try:

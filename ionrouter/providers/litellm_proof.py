@@ -23,7 +23,7 @@ async def prove(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[
     if not is_bare and (why := _unfit(litellm, call)):
         return {"recipe": None, "why": why}
     other = varied(call)
-    sent, other_sent = [await _captured(litellm, each, outgoing) for each in (call, other)]
+    sent, other_sent = [await captured(litellm, each, outgoing) for each in (call, other)]
     if sent is None or other_sent is None:
         return {"recipe": None, "why": "litellm sent nothing through httpx, or more than one request"}
     if is_bare:
@@ -41,7 +41,7 @@ async def _prove_bare(
 ) -> dict[str, Any]:
     """Whether the bare translation builds, to the byte, the requests that acompletion built."""
     for call, sent in proved:
-        bare = await _captured(litellm, {**call, "bare": True}, outgoing)
+        bare = await captured(litellm, {**call, "bare": True}, outgoing)
         if bare is None or not is_same_request(bare, sent):
             return {"recipe": None, "why": "the bare translation sends something else"}
     return {"recipe": BARE}
@@ -69,7 +69,8 @@ def _names(cls: type) -> set[str]:
     return {base.__name__ for base in cls.__mro__}
 
 
-async def _captured(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[str, Any] | None:
+async def captured(litellm: Any, call: dict[str, Any], outgoing: Outgoing) -> dict[str, Any] | None:
+    """Have the request of a call built, with KEY for the key, and not sent; None where there is not one."""
     seen: list[dict[str, Any]] = []
     token = CAPTURED.set(seen)
     try:

@@ -50,6 +50,11 @@ class Recipe:
         }
 
 
+def is_of_transport(header: str) -> bool:
+    """Ask whether a header is one that whoever sends a request writes."""
+    return header.lower() in _OURS
+
+
 def recipe_of(told: Any) -> Recipe:
     """Read a recipe from JSON; raises ValueError when it is none."""
     try:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ionrouter.providers.frames import WINDOW_BYTES, encode, read_frame
 from ionrouter.providers.litellm_capture import CAME, keep_instead, note_body
+from ionrouter.providers.litellm_count import count_tokens
 from ionrouter.providers.litellm_errors import describe
 from ionrouter.providers.litellm_proof import prove
 from ionrouter.providers.litellm_stream import CONNECT_S, raw_answer, stream_payloads
@@ -139,6 +140,9 @@ class Worker:
             if call.get("prove"):
                 proof = await prove(self._litellm, call, self._outgoing)
                 await self._send(number, {"op": "whole", "payload": proof}, window)
+            elif call.get("count"):
+                counted = await count_tokens(self._litellm, call, self._outgoing)
+                await self._send(number, {"op": "whole", "payload": counted}, window)
             elif call["stream"]:
                 async with aclosing(stream_payloads(self._litellm, call, self._outgoing)) as frames:
                     async for frame in frames:
