@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from ionrouter.routing.table import Endpoint, ModelRoute, PartPrices, Price, Provider
@@ -69,6 +70,16 @@ def model_card(model: ModelRoute) -> ModelCard:
         supported_parameters=sorted(frozenset().union(*(e.supported_parameters for e in usable))),
         links={"details": f"/api/v1/models/{model.id}/endpoints"},
     )
+
+
+def for_anthropics(card: dict[str, Any]) -> dict[str, Any]:
+    """A model's card with the fields of Anthropic's beside ours."""
+    created = datetime.fromtimestamp(card["created"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    limits = {
+        "max_input_tokens": card["context_length"],
+        "max_tokens": card["top_provider"]["max_completion_tokens"],
+    }
+    return {**card, "type": "model", "display_name": card["name"], "created_at": created, **limits}
 
 
 def context_length(model: ModelRoute) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from ionrouter.api import cards
-from ionrouter.api.listing import POPULAR, SPEEDS, page, select_models, sort_models
+from ionrouter.api.listing import POPULAR, SPEEDS, page, page_by_ids, select_models, sort_models
 from ionrouter.api.offers import as_loaded, offered, with_room
 from ionrouter.api.responses import json_response
 from ionrouter.api.row_stream import Answer, paced
@@ -24,6 +24,7 @@ from ionrouter.schema.models import EndpointCard
 from ionrouter.stats import popularity, published
 from ionrouter.stats.book import PURPOSES, Purpose
 
+ANTHROPICS = "Anthropic-Version"  # a header that Anthropic's clients send
 CARDS_AT_ONCE = 25  # about a millisecond of the event loop
 
 
@@ -33,6 +34,8 @@ async def list_models(request: web.Request) -> web.Response:
     chosen = select_models(offered(edge), request.query)
     figures = await _figures(edge, chosen, order)
     ordered = sort_models(chosen, order, figures)
+    if ANTHROPICS in request.headers:
+        return await _list_for_anthropics(ordered, request.query)
     shown, next_offset = page(ordered, request.query)
     link = None if next_offset is None else str(request.rel_url.update_query(offset=next_offset))
     return json_response(
@@ -43,6 +46,14 @@ async def list_models(request: web.Request) -> web.Response:
             "links": {"next": link},
         }
     )
+
+
+async def _list_for_anthropics(models: Sequence[ModelRoute], query: Mapping[str, str]) -> web.Response:
+    """Anthropic's list, whose clients go from page to page by the ids at its ends."""
+    shown, has_more = page_by_ids(models, query)
+    ends = {"first_id": shown[0].id if shown else None, "last_id": shown[-1].id if shown else None}
+    data = [cards.for_anthropics(card) for card in await _model_cards(shown)]
+    return json_response({"data": data, "has_more": has_more, **ends, "total_count": len(models)})
 
 
 async def _model_cards(models: Sequence[ModelRoute]) -> list[dict[str, Any]]:
@@ -70,8 +81,9 @@ async def get_model(request: web.Request) -> web.Response:
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
-    """OpenAI's single look-up: GET /models/{id}, the bare object."""
-    return json_response(_card(request))
+    """OpenAI's and Anthropic's single look-up: GET /models/{id}, the bare object."""
+    card = _card(request)
+    return json_response(cards.for_anthropics(card) if ANTHROPICS in request.headers else card)
 
 
 def _card(request: web.Request) -> dict[str, Any]:

@@ -116,6 +116,26 @@ def page(models: Sequence[ModelRoute], query: Mapping[str, str]) -> tuple[Sequen
     return models[offset:end], end if end < len(models) else None
 
 
+def page_by_ids(models: Sequence[ModelRoute], query: Mapping[str, str]) -> tuple[Sequence[ModelRoute], bool]:
+    """Cut a page out as Anthropic's clients ask for one; and whether there are more in its direction."""
+    before, after = (_place(models, query, name) for name in ("before_id", "after_id"))
+    models = models[0 if after is None else after + 1 : before]
+    if "limit" not in query:
+        return models, False
+    limit = min(max(int(_number("limit", query["limit"])), 1), MAX_LIMIT)
+    is_backwards = before is not None and after is None
+    return models[-limit:] if is_backwards else models[:limit], len(models) > limit
+
+
+def _place(models: Sequence[ModelRoute], query: Mapping[str, str], name: str) -> int | None:
+    if name not in query:
+        return None
+    for place, model in enumerate(models):
+        if model.id == query[name]:
+            return place
+    raise RequestError(f"{name}: no model '{query[name][:200]}'", param=name)
+
+
 def _negated(value: float | None) -> float | None:
     return None if value is None else -value
 

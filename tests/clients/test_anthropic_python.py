@@ -201,3 +201,17 @@ def test_a_cut_upstream_is_an_error_after_the_text(upstream: tuple[Upstream, Ser
         for words in stream.text_stream:
             seen.append(words)
     assert seen == ["half"]
+
+
+def test_the_models_are_listed_page_by_page_as_anthropics_are(client: Anthropic, server: Server) -> None:
+    everyone = [card["id"] for card in server.get("/v1/models")[1]["data"]]
+    pages = client.models.list(limit=2)
+    assert (len(pages.data), pages.has_more) == (2, True)
+    told = list(pages)
+    assert [model.id for model in told] == everyone and len(everyone) > 4
+    assert {model.type for model in told} == {"model"}
+    assert all(model.display_name and model.created_at is not None for model in told)
+    assert [m.id for m in client.models.list(before_id=everyone[3], limit=2).data] == everyone[1:3]
+    assert client.models.retrieve(everyone[0]).display_name == told[0].display_name
+    with pytest.raises(anthropic.BadRequestError):
+        client.models.list(after_id="nobody's")
