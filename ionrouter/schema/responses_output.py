@@ -12,9 +12,10 @@ from typing import Any
 
 from ionrouter.schema.annotations import as_responses_annotation, listed
 from ionrouter.schema.images import result_of
+from ionrouter.schema.input_text import InputText
 from ionrouter.schema.reasoning_details import ENCRYPTED, Block, Detail, details_of
 from ionrouter.schema.responses_seal import details_of_item, seal
-from ionrouter.schema.responses_tools import Called, Toolbox, as_input
+from ionrouter.schema.responses_tools import Called, Toolbox
 from ionrouter.schema.tool_stream import Step, ToolStream
 
 SseEvent = dict[str, Any]
@@ -55,6 +56,7 @@ class Output:
     _words: _PartWords | None = None  # of the part that is open in it
     _pieces: list[str] = field(default_factory=list)  # of the open part or call, joined when it ends
     _tools: ToolStream = field(default_factory=ToolStream)
+    _input: InputText = field(default_factory=InputText)  # of the open custom call
     _late: list[tuple[Mapping[str, Any], Sequence[Detail], _Logprobs]] = field(default_factory=list)
     _thought: Block = field(default_factory=Block)
     _thoughts_id: str | None = None  # what its maker calls the open thought
@@ -222,21 +224,30 @@ class Output:
             yield from self._item(kind, lambda: _new_call(step.id, called))
         item = self._items[-1]
         where = {"item_id": item["id"], "output_index": len(self._items) - 1}
-        is_custom = item["type"] == "custom_tool_call"
+        if item["type"] == "custom_tool_call":
+            yield from self._write_input(step, where, status)
+            return
         if step.arguments:
             self._pieces.append(step.arguments)
-            if not is_custom:  # whose text is known when its JSON is whole
-                kind = "response.function_call_arguments.delta"
-                yield {"type": kind, **where, "delta": step.arguments}
-        if step.closes and is_custom:
-            item["input"], self._pieces = as_input("".join(self._pieces)), []
-            for name, key in (("delta", "delta"), ("done", "input")):
-                yield {"type": f"response.custom_tool_call_input.{name}", **where, key: item["input"]}
-            yield from self._close_item(status)
-        elif step.closes:
+            kind = "response.function_call_arguments.delta"
+            yield {"type": kind, **where, "delta": step.arguments}
+        if step.closes:
             item["arguments"], self._pieces = "".join(self._pieces), []
             done = {"name": item["name"], "arguments": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **where, **done}
+            yield from self._close_item(status)
+
+    def _write_input(self, step: Step, where: dict[str, Any], status: str) -> Iterator[SseEvent]:
+        text = self._input.add(step.arguments) + (self._input.rest() if step.closes else "")
+        if text:
+            yield {"type": "response.custom_tool_call_input.delta", **where, "delta": text}
+        if step.closes:
+            self._items[-1]["input"], self._input = self._input.whole(), InputText()
+            yield {
+                "type": "response.custom_tool_call_input.done",
+                **where,
+                "input": self._items[-1]["input"],
+            }
             yield from self._close_item(status)
 
     def _item(self, kind: str, new: Callable[[], dict[str, Any]]) -> Iterator[SseEvent]:

@@ -96,8 +96,9 @@ def test_calls_of_custom_tools_and_of_namespaces_go_there_and_back(asked: Asked,
     assert [{key: item[key] for key in want} for item, want in zip(told, ITEMS, strict=True)] == ITEMS
     if stream:
         deltas = [e.delta for e in events if e.type == "response.custom_tool_call_input.delta"]
-        assert deltas == [e.input for e in events if e.type == "response.custom_tool_call_input.done"]
-        assert deltas == [PATCH, "A to B"]
+        assert "".join(deltas) == f"{PATCH}A to B" and len(deltas) > 9
+        done = [e.input for e in events if e.type == "response.custom_tool_call_input.done"]
+        assert done == [PATCH, "A to B"]
     for item in told:
         item.pop("parsed_arguments", None)
     results = [
@@ -131,7 +132,7 @@ def test_what_a_tool_is_about_is_said_to_the_model(asked: Asked) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [('{"input": "cut', '{"input": "cut'), ('"bare"', "bare"), ('{"patch": 1}', '{"patch": 1}'), ("", "{}")],
+    [('{"input": "cut\\', "cut"), ('"bare"', "bare"), ('{"patch": 1}', '{"patch": 1}'), ("", "{}")],
 )
 def test_arguments_that_hold_no_input_are_shown_as_they_came(asked: Asked, arguments: str, text: str) -> None:
     client, up, _ = asked
