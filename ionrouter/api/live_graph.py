@@ -16,9 +16,11 @@ from ionrouter.api.state import EDGE, Edge, is_owner
 from ionrouter.balancing.assignment import pick
 from ionrouter.balancing.assumed_price import is_unpriced
 from ionrouter.errors import IonrouterError
-from ionrouter.routing.edges import Kind, Node, wiring_of_table
-from ionrouter.routing.resolve import serves
-from ionrouter.routing.table import Endpoint, ModelRoute
+from ionrouter.routing.edges import Edge as Reference
+from ionrouter.routing.edges import Kind, Node, Wiring, wiring_of_table
+from ionrouter.routing.resolve import resolve, serves
+from ionrouter.routing.table import Endpoint, ModelRoute, Split
+from ionrouter.schema.presets import MARK
 from ionrouter.schema.request import Client, InferenceRequest
 from ionrouter.schema.request import Kind as RequestKind
 
@@ -41,20 +43,12 @@ async def graph(request: web.Request) -> web.Response:
     """Nodes are named `kind:name`; endpoints' shares are those of a request of 1000 tokens to their model."""
     edge = request.app[EDGE]
     table, facts = edge.router.table, dict[Node, Mapping[str, Any]]()
-    async with aclosing(paced(_facts(edge, is_owner(request)), edge.stats_turn)) as found:
+    wiring = wiring_of_table(table)
+    async with aclosing(paced(_facts(edge, wiring, is_owner(request)), edge.stats_turn)) as found:
         async for node, known in found:
             facts[node] = known
-    wiring = wiring_of_table(table)
     nodes = [{"id": _id(n), "kind": _word(n.kind), "name": n.name, **facts.get(n, {})} for n in wiring.nodes]
-    edges = [
-        {
-            "source": _id(e.source),
-            "target": _id(e.target),
-            "position": e.position,
-            "is_fallback": e.is_fallback,
-        }
-        for e in wiring.edges
-    ]
+    edges = [_told(edge) for edge in wiring.edges]
     told = {"version": table.version, "prompt_tokens": EXAMPLE_PROMPT_TOKENS, "nodes": nodes, "edges": edges}
     return json_response({"data": told})
 
@@ -67,24 +61,60 @@ def _id(node: Node) -> str:
     return f"{_word(node.kind)}:{node.name}"
 
 
-def _facts(edge: Edge, is_whole: bool) -> Iterator[tuple[Node, Mapping[str, Any]]]:
-    """What models, endpoints and providers have besides names; one step of work a model."""
+def _told(edge: Reference) -> dict[str, Any]:
+    return {
+        "source": _id(edge.source),
+        "target": _id(edge.target),
+        "position": edge.position,
+        "is_fallback": edge.is_fallback,
+        "is_shadow": edge.is_shadow,
+        "percent": edge.percent,
+        "arm": edge.arm,
+    }
+
+
+def _facts(edge: Edge, wiring: Wiring, is_whole: bool) -> Iterator[tuple[Node, Mapping[str, Any]]]:
+    """What nodes have besides names; one step of work a model."""
     table = edge.router.table
     for provider in table.providers.values():
         yield Node(Kind.PROVIDER, provider.slug), {"title": provider.name, "type": provider.type}
-    for model in table.models.values():
-        yield (
-            Node(Kind.MODEL, model.id),
-            {
-                "title": model.name,
-                "strategy": model.strategy or table.settings.strategy,
-                "output_modalities": list(model.output_modalities),
-            },
-        )
-        chances = _chances(edge, model)
-        for endpoint in model.endpoints:
-            known = {**_of_endpoint(edge, endpoint, is_whole), **chances.get(endpoint.id, {})}
-            yield Node(Kind.ENDPOINT, endpoint.id), known
+    for group, members in table.groups.items():
+        yield Node(Kind.GROUP, group), {"members": members, "split": _split(table.splits.get(group))}
+    for slug, fields in table.presets.items():
+        yield Node(Kind.PRESET, slug), {"title": f"{MARK}{slug}", "fields": list(fields)}
+    for node in wiring.nodes:
+        if node.kind is Kind.MODEL:
+            model = resolve(table, node.name)
+            yield node, _of_model(node.name, model, table.settings.strategy)
+            yield from () if model is None else _of_endpoints(edge, model, is_whole)
+
+
+def _of_model(name: str, model: ModelRoute | None, strategy: str) -> dict[str, Any]:
+    """A model that nothing serves (a group's member that no upstream lists now) has a name alone."""
+    if model is None:
+        model = ModelRoute(name, name, (), output_modalities=())
+    return {
+        "title": model.name,
+        "strategy": model.strategy or strategy,
+        "output_modalities": model.output_modalities,
+        "split": _split(model.split),
+        "hedge": str(model.hedge) if model.hedge else None,
+        "shadow": str(model.shadow) if model.shadow else None,
+    }
+
+
+def _split(split: Split | None) -> dict[str, Any] | None:
+    """As in the dry run."""
+    if split is None:
+        return None
+    return {"name": split.name, "percents": {arm.name: arm.percent for arm in split.arms}}
+
+
+def _of_endpoints(edge: Edge, model: ModelRoute, is_whole: bool) -> Iterator[tuple[Node, Mapping[str, Any]]]:
+    chances = _chances(edge, model)
+    for endpoint in model.endpoints:
+        known = {**_of_endpoint(edge, endpoint, is_whole), **chances.get(endpoint.id, {})}
+        yield Node(Kind.ENDPOINT, endpoint.id), known
 
 
 def _of_endpoint(edge: Edge, endpoint: Endpoint, is_whole: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ionrouter.routing.edges import Edge, wiring_of_table
+from ionrouter.routing.edges import Edge, Kind, wiring_of_table
 from ionrouter.routing.table import Endpoint, Hedge, PartPrices, Price, RoutingTable, Shadow, Split
 
 
@@ -60,10 +60,14 @@ def difference(old: RoutingTable, new: RoutingTable) -> RoutingDiff:
     )
 
 
+_SECTIONS = frozenset({Kind.GROUP, Kind.PRESET})  # told entry by entry, whole
+
+
 def _arrows(table: RoutingTable) -> dict[str, None]:
     wiring = wiring_of_table(table)
-    nodes = {f"{node.kind.value} {node.name}": None for node in wiring.nodes}
-    return nodes | {_arrow(edge): None for edge in wiring.edges}
+    nodes = {f"{node.kind.value} {node.name}": None for node in wiring.nodes if node.kind not in _SECTIONS}
+    edges = (edge for edge in wiring.edges if edge.source.kind not in _SECTIONS and not edge.is_shadow)
+    return nodes | {_arrow(edge): None for edge in edges}
 
 
 def _arrow(edge: Edge) -> str:

@@ -33,8 +33,14 @@ models:
   acme/canary:
     canary: { endpoint: twin, percent: 5 }
     endpoints: [{ provider: fake }, { provider: twin }, { provider: twin, model: new }]
+    shadow: { endpoint: fake/acme/split, share: 0.07 }
+    hedge: {}
+    fallbacks: [any-other]
   acme/vectors: { output_modalities: [embeddings], endpoints: [{ provider: fake, model: v }] }
 aliases: { one: acme/one }
+groups: { acme/best: [one, "acme/two:free"] }
+splits: { acme/both: { acme/one: 90.5, acme/two: 9.5 } }
+presets: { coder: { model: acme/both, temperature: 0.2 }, plain: { seed: 1 } }
 patterns: { "any-*": { provider: fake } }
 """
 
@@ -56,13 +62,14 @@ def test_every_name_is_a_node_and_every_reference_an_edge(data: Any) -> None:
     assert len(_nodes(data)) == len(data["nodes"])
     kinds = [node["kind"] for node in data["nodes"]]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
-        "alias": 1, "pattern": 1, "model": 5, "endpoint": 10, "provider": 4, "domain": 4,
+        "preset": 2, "group": 2, "alias": 1, "pattern": 1, "model": 6, "endpoint": 11, "provider": 4,
+        "domain": 4,
     }  # fmt: skip
     edges = {(edge["source"], edge["target"], edge["is_fallback"]) for edge in data["edges"]}
     assert ("alias:one", "model:acme/one", False) in edges
     assert ("model:acme/one", "model:acme/two", True) in edges
     assert ("endpoint:far/acme/one", "provider:far", False) in edges
-    assert {end for edge in edges for end in edge[:2]} == set(_nodes(data))
+    assert {end for edge in edges for end in edge[:2]} == set(_nodes(data)) - {"preset:plain"}
 
 
 def test_endpoints_tell_price_share_and_score_of_the_example(data: Any) -> None:
@@ -102,3 +109,51 @@ def test_what_cannot_serve_says_why_and_has_no_share(data: Any) -> None:
     far, gone = _nodes(data)["endpoint:far/acme/one"], _nodes(data)["endpoint:gone/acme/two"]
     assert (far["disabled"], far["status"], far["share"]) == ("ELSEWHERE_API_KEY is unset", None, None)
     assert (gone["breaker"], gone["status"]) == ("open", -5)
+
+
+def _edges(data: Any, source: str) -> dict[str, Any]:
+    return {
+        edge["target"]: {name: value for name, value in edge.items() if name not in ("source", "target")}
+        for edge in data["edges"]
+        if edge["source"] == source and not edge["is_fallback"]
+    }
+
+
+def test_a_canary_and_a_shadow_are_told_with_their_percentages(data: Any) -> None:
+    node = _nodes(data)["model:acme/canary"]
+    assert node["split"] == {"name": "canary of acme/canary", "percents": {"twin": 5, "the others": 95}}
+    assert node["hedge"].startswith("after p95") and node["shadow"].startswith("0.07 of requests to ")
+    found = _edges(data, "model:acme/canary")
+    told = {target.removeprefix("endpoint:"): (e["percent"], e["arm"]) for target, e in found.items()}
+    assert told == {
+        "fake/acme/canary": (95, "the others"),
+        "twin/acme/canary": (5, "twin"),
+        "twin/acme/canary#2": (5, "twin"),
+        "fake/acme/split": (7, None),
+    }
+    assert [target for target, e in found.items() if e["is_shadow"]] == ["endpoint:fake/acme/split"]
+    assert _nodes(data)["model:acme/one"]["split"] is None
+    assert {(e["percent"], e["arm"]) for e in _edges(data, "model:acme/one").values()} == {(None, None)}
+
+
+def test_groups_and_presets_lead_to_what_they_stand_for(data: Any) -> None:
+    nodes = _nodes(data)
+    assert nodes["group:acme/best"]["members"] == ["one", "acme/two:free"]
+    assert nodes["group:acme/best"]["split"] is None
+    best = _edges(data, "group:acme/best")
+    assert [(name, e["position"], e["percent"]) for name, e in best.items()] == [
+        ("model:acme/one", 1, None),
+        ("model:acme/two", 2, None),
+    ]
+    assert nodes["group:acme/both"]["split"]["percents"] == {"acme/one": 90.5, "acme/two": 9.5}
+    assert [e["percent"] for e in _edges(data, "group:acme/both").values()] == [90.5, 9.5]
+    coder, plain = nodes["preset:coder"], nodes["preset:plain"]
+    assert (coder["title"], coder["fields"]) == ("@preset/coder", ["model", "temperature"])
+    assert list(_edges(data, "preset:coder")) == ["group:acme/both"]
+    assert (plain["fields"], _edges(data, "preset:plain")) == (["seed"], {})
+
+
+def test_a_fallback_that_a_pattern_serves_has_its_endpoint_and_its_chances(data: Any) -> None:
+    assert _nodes(data)["model:any-other"]["output_modalities"] == ["text"]
+    assert list(_edges(data, "model:any-other")) == ["endpoint:fake/any-other"]
+    assert _nodes(data)["endpoint:fake/any-other"]["share"] == 1.0
