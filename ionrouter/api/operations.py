@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
 from ionrouter import metrics
-from ionrouter.api.inference import read_request
+from ionrouter.api.inference import freeze, read_body
+from ionrouter.api.messages import read_messages
 from ionrouter.api.responses import json_response, plain
+from ionrouter.api.responses_api import read_responses
 from ionrouter.api.row_stream import paced
 from ionrouter.api.state import EDGE, KEY, Edge, is_owner
+from ionrouter.errors import RequestError
+from ionrouter.schema.request import InferenceRequest, Kind
 
 
 async def health(request: web.Request) -> web.Response:
@@ -39,12 +44,33 @@ async def prometheus(request: web.Request) -> web.Response:
 
 
 async def explain(request: web.Request) -> web.Response:
-    """Say where this request would go and why, sending nothing: a whole chat request as the body."""
-    ask, edge = await read_request(request, "chat"), request.app[EDGE]
-    told = plain(edge.router.explain(ask.wanted))
+    """Say where this request would go and why, sending nothing: a whole request to `?api=` as the body."""
+    wanted, edge = await _wanted(request), request.app[EDGE]
+    told = plain(edge.router.explain(wanted))
     if is_owner(request):
         _tell_whole(edge, told.get("excluded", ()))
     return json_response({"data": told})
+
+
+_KINDS: Mapping[str, Kind] = {
+    "chat/completions": "chat",
+    "completions": "completions",
+    "embeddings": "embeddings",
+    "rerank": "rerank",
+}
+
+
+async def _wanted(request: web.Request) -> InferenceRequest:
+    api = request.query.get("api", "chat/completions")
+    if api == "messages":
+        return (await read_messages(request))[-1]
+    if api == "responses":
+        return (await read_responses(request))[-1]
+    if api not in _KINDS:
+        known = ", ".join((*_KINDS, "messages", "responses"))
+        raise RequestError(f"api: should be one of {known}", param="api")
+    arrived_at = time.monotonic()
+    return freeze(request, await read_body(request), _KINDS[api], arrived_at)[1]
 
 
 def _tell_whole(edge: Edge, excluded: Iterable[dict[str, Any]]) -> None:

@@ -58,7 +58,7 @@ def _arrow(edge: Edge, *, is_shared: bool) -> str:
 
 
 # Mermaid's own entities, by number without the ampersand: it reads `&#35;` as an ampersand and a `#`.
-_ENTITIES = str.maketrans({sign: f"#{ord(sign)};" for sign in "&\"<>#`"})
+_ENTITIES = str.maketrans({sign: f"#{ord(sign)};" for sign in '&"<>#`'})
 
 
 def _escaped(text: str) -> str:

@@ -53,6 +53,35 @@ async def test_explain_takes_a_whole_request_and_sends_nothing(tmp_path: Path) -
         assert (status, answer["error"]["param"]) == (400, "messages")
 
 
+BODIES = {
+    "chat/completions": {"messages": [{"role": "user", "content": "x" * 400}]},
+    "completions": {"prompt": "x" * 400},
+    "messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "x" * 400}]},
+    "responses": {"input": "x" * 400},
+    "embeddings": {"input": "x" * 400},
+    "rerank": {"query": "x" * 200, "documents": ["y" * 200]},
+}
+
+
+@pytest.mark.parametrize("api", BODIES)
+async def test_explain_takes_the_body_of_any_api_that_is_named(tmp_path: Path, api: str) -> None:
+    async with edge_server(tmp_path) as server:
+        path = f"/api/v1/routing/explain?api={api}"
+        status, _, answer = await server.post(path, {"model": "m", **BODIES[api]})
+        assert (status, answer["data"]["prompt_tokens"]) == (200, 100)
+        assert server.routes.requests == []
+        status, _, answer = await server.post(path, {"model": "m", **BODIES[api], "provider": {"sort": 5}})
+        assert (status, answer["error"]["param"].split(".")[0]) == (400, "provider")
+
+
+async def test_explain_names_the_apis_that_there_are(tmp_path: Path) -> None:
+    async with edge_server(tmp_path) as server:
+        path = "/api/v1/routing/explain?api=speech"
+        status, _, answer = await server.post(path, {"model": "m", **BODIES["messages"]})
+        assert (status, answer["error"]["param"]) == (400, "api")
+        assert "embeddings" in answer["error"]["message"]
+
+
 async def test_a_refused_reload_tells_every_problem(tmp_path: Path) -> None:
     async def refuse() -> Mapping[str, Any]:
         raise RequestError("routes.yaml has errors", metadata={"problems": ["line 3: no", "line 9: no"]})
