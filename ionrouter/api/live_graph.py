@@ -21,10 +21,9 @@ from ionrouter.routing.edges import Kind, Node, Wiring, wiring_of_table
 from ionrouter.routing.resolve import resolve, serves
 from ionrouter.routing.table import Endpoint, ModelRoute, Split
 from ionrouter.schema.presets import MARK
-from ionrouter.schema.request import Client, InferenceRequest
+from ionrouter.schema.request import EXAMPLE_PROMPT_TOKENS, Client, InferenceRequest
 from ionrouter.schema.request import Kind as RequestKind
 
-EXAMPLE_PROMPT_TOKENS = 1000  # of the request that shares and scores are told of
 _MAX_USERS = 5000  # tried to find one in each arm of a split: an arm of 0.1 % is missed once in 150 names
 _KINDS: tuple[RequestKind, ...] = ("chat", "embeddings", "rerank")
 # What a candidate of a dry run says that is the endpoint's own; the rest is the request's.

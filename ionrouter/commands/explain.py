@@ -15,11 +15,10 @@ from ionrouter.commands.console import make_console
 from ionrouter.commands.table import Column, fitting
 from ionrouter.reload import load_table
 from ionrouter.router import Router
-from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.common import CHARACTERS_PER_TOKEN
+from ionrouter.schema.request import EXAMPLE_PROMPT_TOKENS, InferenceRequest
 from ionrouter.settings import Settings
 
-# A thousand prompt tokens, so that prompt prices count.
-EXAMPLE_PROMPT_TOKENS = 1000
 _CANDIDATE = (
     Column("endpoint", "text"),
     Column("$/M in", rank=3),
@@ -47,7 +46,8 @@ def run(settings: Settings, model: str, *, url: str | None, is_offline: bool) ->
 
 def _ask(settings: Settings, model: str, url: str | None, console: Console) -> Mapping[str, Any]:
     base = server_url(settings, url)
-    body = {"model": model, "messages": [{"role": "user", "content": "x" * 4 * EXAMPLE_PROMPT_TOKENS}]}
+    text = "x" * CHARACTERS_PER_TOKEN * EXAMPLE_PROMPT_TOKENS
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
     try:
         explanation: Mapping[str, Any] = ask(settings, base, "/api/v1/routing/explain", body)["data"]
     except ServerUnreachable:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ionrouter.schema.spans import RequestSpan
 
 Kind = Literal["chat", "completions", "embeddings", "rerank"]
+EXAMPLE_PROMPT_TOKENS = 1000  # of the request by which shares and scores are told where nobody gives one
 WHOLE_KINDS: frozenset[Kind] = frozenset({"embeddings", "rerank"})  # no text comes back: nothing to stream
 SortKey = Literal["price", "throughput", "latency", "exacto"]
 
