@@ -16,12 +16,19 @@ export function ms(value) {
   return value >= 10 ? `${value.toFixed(0)} ms` : `${value.toPrecision(2)} ms`;
 }
 
-/** A share of 0 to 1 in percent, small ones with a decimal. */
+/** A share of 0 to 1 in percent, small ones and those near the whole with a decimal: nothing but 1 is 100 %. */
 export function share(value) {
   if (!isKnown(value)) return DASH;
-  const percent = value * 100;
-  if (percent > 0 && percent < 0.1) return "<0.1 %";
-  return `${percent === 0 || percent >= 10 ? percent.toFixed(0) : percent.toFixed(1)} %`;
+  const hundredths = value * 100;
+  if (hundredths > 0 && hundredths < 0.1) return "<0.1 %";
+  if (hundredths > 99.9 && value < 1) return ">99.9 %";
+  const isRough = hundredths === 0 || value === 1 || (hundredths >= 10 && hundredths < 99.5);
+  return `${hundredths.toFixed(isRough ? 0 : 1)} %`;
+}
+
+/** A percentage of routes.yaml: 5 %, 0.25 %. */
+export function percent(value) {
+  return `${Number(value.toPrecision(4))} %`;
 }
 
 /** USD, four significant digits where it is small. */
@@ -56,8 +63,8 @@ export function lasting(seconds) {
   return `${Math.floor(seconds / width)} ${name}${rest ? ` ${rest} ${next[0]}` : ""}`;
 }
 
-/** A moment of the epoch, in the reader's own time. */
+/** A moment of the epoch, in the reader's own time; days are UTC's, as the server counts them. */
 export function moment(seconds, isDay = false) {
   const at = new Date(seconds * 1000);
-  return isDay ? at.toLocaleDateString() : at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return isDay ? at.toLocaleDateString([], { timeZone: "UTC" }) : at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 }
