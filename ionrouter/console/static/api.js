@@ -11,10 +11,8 @@ export class ApiError extends Error {
   }
 }
 
-/** An error for people; `then`: what is done about a server that is away. */
-export function inWords(error, then = "") {
-  return error instanceof TypeError ? `The server does not answer.${then}` : error.message;
-}
+/** No answer, or one that broke off. */
+export class Unreachable extends Error {}
 
 export const key = {
   get: () => sessionStorage.getItem(PLACE) ?? "",
@@ -25,28 +23,37 @@ function headers(more = {}) {
   return key.get() ? { Authorization: `Bearer ${key.get()}`, ...more } : more;
 }
 
-/** Ask for `path` under /api/v1; `parameters` that are null are left out. */
+/** Ask for `path` under /api/v1 and read the JSON; `parameters` that are null are left out. */
 export async function get(path, parameters = {}, signal = undefined) {
-  const answer = await send(path, parameters, { headers: headers(), signal });
-  return answer.json();
+  return json(await send(path, parameters, { headers: headers(), signal }));
 }
 
 /** The answer's text, for files. */
 export async function text(path, parameters = {}) {
-  return (await send(path, parameters, { headers: headers() })).text();
+  const answer = await send(path, parameters, { headers: headers() });
+  return reached(answer.text());
 }
 
 /** POST JSON; returns the Response, so that streams can be read. */
-export function post(path, body, signal = undefined) {
+export function post(path, parameters, body, signal) {
   const sent = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body), signal };
-  return send(path, {}, sent);
+  return send(path, parameters, sent);
+}
+
+/** The JSON of an answer. */
+export async function json(answer) {
+  try {
+    return JSON.parse(await reached(answer.text()));
+  } catch (error) {
+    throw error instanceof SyntaxError ? notJson(answer) : error;
+  }
 }
 
 /** /health answers 503 with a body while nothing can be served: that is an answer, too. */
 export async function health(signal) {
-  const answer = await fetch(new URL("health", BASE), { headers: headers(), signal });
+  const answer = await reached(fetch(new URL("health", BASE), { headers: headers(), signal }));
   const body = await answer.json().catch(() => null); // a proxy's own page is none
-  if (typeof body?.status !== "string") throw new ApiError(answer.status, body?.error?.message ?? said(answer));
+  if (typeof body?.status !== "string") throw answer.ok ? notJson(answer) : refusal(answer, body);
   return body;
 }
 
@@ -55,16 +62,24 @@ async function send(path, parameters, options) {
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null) url.searchParams.set(name, value);
   }
-  const answer = await fetch(url, options);
-  if (!answer.ok) throw await failure(answer);
+  const answer = await reached(fetch(url, options));
+  if (!answer.ok) throw refusal(answer, await answer.json().catch(() => null));
   return answer;
 }
 
-async function failure(answer) {
-  const body = await answer.json().catch(() => null);
-  return new ApiError(answer.status, body?.error?.message ?? said(answer));
+/** What fetch and the reading of a body throw where there is no connection is a TypeError, as a mistake in a script is. */
+async function reached(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    throw error instanceof TypeError ? new Unreachable("The server does not answer.") : error;
+  }
 }
 
-function said(answer) {
-  return `the server answered ${answer.status}`;
+function notJson(answer) {
+  return new ApiError(answer.status, "The server's answer is not JSON.");
+}
+
+function refusal(answer, body) {
+  return new ApiError(answer.status, body?.error?.message ?? `The server answered with status ${answer.status}.`);
 }

@@ -4,7 +4,7 @@
 // `refresh` fills it in, every `every_s` seconds while the tab is seen and nobody has paused it. To a view the page is
 // { refresh(), keep({ name: value }), failed(error) }: ask anew, write what was chosen into the address, say what went wrong.
 
-import { ApiError, inWords, key } from "./api.js";
+import { ApiError, key, Unreachable } from "./api.js";
 import { explain } from "./explain.js";
 import { latency } from "./latency.js";
 import { overview } from "./overview.js";
@@ -21,6 +21,8 @@ const input = document.getElementById("key-value");
 const fault = document.getElementById("key-fault");
 
 const BUSY = 9; // a server that needs long to answer is asked for a tenth of the time at most
+const RETRY_S = 5; // after a failure of what is asked only once
+const LATE_S = 10; // without an answer, before that is said
 
 let shown = null; // the view
 let written = ""; // the address that it was shown by, or wrote itself
@@ -55,7 +57,7 @@ function show() {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  tell(null);
+  tell("");
   place.replaceChildren();
   shown.show(place, parameters, page);
   if (isFollowed) place.focus();
@@ -71,37 +73,39 @@ async function refresh() {
   const [view, mine] = [shown, new AbortController()];
   asking = mine;
   const begun = performance.now();
+  const late = setTimeout(() => mine.signal.aborted || tell(`The server has not answered for ${LATE_S} seconds. Still waiting.`), LATE_S * 1000);
+  let error = null;
   try {
     await view.refresh(mine.signal);
-    if (mine.signal.aborted) return;
-    tell(null);
-    state.textContent = view.every_s ? `as of ${new Date().toLocaleTimeString()}` : "";
-  } catch (error) {
-    if (mine.signal.aborted) return;
-    mine.abort(); // what else it asked
-    tell(error);
-    if (isRefused(error)) return; // the same key once more would only count as one more wrong key
+  } catch (caught) {
+    error = caught;
   }
-  if (!view.every_s || isPaused || document.hidden) return;
-  timer = setTimeout(refresh, Math.max(view.every_s * 1000, BUSY * (performance.now() - begun)));
+  clearTimeout(late);
+  if (mine.signal.aborted) return;
+  if (error === null) state.textContent = view.every_s ? `as of ${new Date().toLocaleTimeString()}` : "";
+  else mine.abort(); // what else it asked
+  const every_s = view.every_s ?? (error && RETRY_S);
+  const isOver = every_s === null || isRefused(error) || isPaused || document.hidden; // a refused key would count as one more wrong key
+  tell(error === null ? "" : failed(error), !isOver);
+  if (!isOver) timer = setTimeout(refresh, Math.max(every_s * 1000, BUSY * (performance.now() - begun)));
 }
 
 /** Written only where it is new: a screen reader says it again each time. */
-function tell(error) {
-  const words = error === null ? "" : inWords(error, " Trying again.");
-  problem.hidden = error === null;
-  if (problem.textContent !== words) problem.textContent = words;
-  if (isRefused(error)) askForKey(key.get() ? error.message : "");
+function tell(words, isTried = false) {
+  const told = words && isTried ? `${words} Trying again.` : words;
+  problem.hidden = words === "";
+  if (problem.textContent !== told) problem.textContent = told;
 }
 
 function isRefused(error) {
   return error instanceof ApiError && error.status === 401;
 }
 
-/** What went wrong with something that a view did once; returns the words for it. */
+/** What went wrong, in words; asks for another key where this one was refused. */
 function failed(error) {
   if (isRefused(error)) askForKey(key.get() ? error.message : "");
-  return inWords(error);
+  if (!(error instanceof ApiError || error instanceof Unreachable)) reportError(error); // a mistake of the page's own
+  return error.message;
 }
 
 function askForKey(why = "") {

@@ -1,6 +1,6 @@
 // Ask where a request would go, and why; nothing is sent to anybody.
 
-import { get, post } from "./api.js";
+import { get, json, post } from "./api.js";
 import { field, h, replace, select } from "./dom.js";
 import { plan } from "./plan.js";
 
@@ -68,7 +68,7 @@ async function ask(event = null) {
   const mine = (asking = new AbortController());
   let told = null;
   try {
-    told = plan((await (await post("routing/explain", body(), mine.signal)).json()).data);
+    told = plan((await json(await post("routing/explain", {}, body(), mine.signal))).data);
   } catch (error) {
     if (mine.signal.aborted) return;
     const words = error instanceof SyntaxError ? `provider is not JSON: ${error.message}` : parts.page.failed(error);

@@ -1,6 +1,6 @@
 // Send one real request, watch it arrive, and see which way it went.
 
-import { get, post } from "./api.js";
+import { ApiError, get, post, Unreachable } from "./api.js";
 import { field, h, replace } from "./dom.js";
 import { count, ms, rate, usd } from "./format.js";
 import { plan } from "./plan.js";
@@ -67,23 +67,24 @@ async function send(event) {
 async function receive(signal) {
   const begun = performance.now();
   let [first, isWhole] = [null, false];
-  const answer = await post("chat/completions", {
+  const asked = {
     model: parts.model.value.trim(),
     messages: [{ role: "user", content: parts.prompt.value }],
     max_tokens: Number(parts.limit.value) || undefined,
     stream: true,
     ionrouter: { explain: true },
-  }, signal);
+  };
+  const answer = await post("chat/completions", {}, asked, signal);
   for await (const chunk of events(answer.body)) {
     if (chunk === DONE) isWhole = true;
-    if (chunk.error) throw new Error(chunk.error.message);
+    if (chunk.error) throw new ApiError(chunk.error.code, chunk.error.message);
     const delta = chunk.choices?.[0]?.delta ?? {};
     if (delta.reasoning) parts.thoughts.append(delta.reasoning);
     if (delta.content) parts.answer.append(delta.content);
     if (first === null && (delta.content || delta.reasoning)) first = performance.now();
     if (chunk.usage) tellEnd(chunk, first === null ? null : first - begun, performance.now() - begun);
   }
-  if (!isWhole) throw new Error(CUT);
+  if (!isWhole) throw new Unreachable(CUT);
 }
 
 /** The JSON of each event of a stream, and DONE for its end; comments are none. Throws where the connection breaks. */
@@ -92,7 +93,7 @@ async function* events(stream) {
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read().catch((error) => {
-      throw error.name === "AbortError" ? error : new Error(CUT);
+      throw error.name === "AbortError" ? error : new Unreachable(CUT);
     });
     if (done) return;
     const lines = (rest + value).split("\n");
