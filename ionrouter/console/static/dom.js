@@ -55,6 +55,11 @@ function become(old, child) {
   match(old, [...child.childNodes]);
 }
 
+/** A box that scrolls sideways where its content is wider; the keyboard gets to it, and it says what is in it. */
+export function scrolling(label, attributes = {}, ...children) {
+  return h("div", { tabindex: 0, role: "region", "aria-label": label, ...attributes, class: `scroll ${attributes.class ?? ""}`.trim() }, children);
+}
+
 /** A labelled control. */
 export function field(label, control, hint = null) {
   return h("div", { class: "field" }, h("label", { for: control.id }, label), control, hint && h("small", {}, hint));

@@ -1,7 +1,7 @@
 // Where the nodes of the picture stand: one column a kind, rows so that edges are short.
 
-export const NODE = { width: 168, height: 38, gap: 12, between: 44 };
-const COLUMNS = [["alias", "pattern"], ["model"], ["endpoint"], ["provider"], ["domain"]];
+export const NODE = { width: 168, height: 38, gap: 12, between: 52 };
+const COLUMNS = [["preset"], ["group", "alias", "pattern"], ["model"], ["endpoint"], ["provider"], ["domain"]];
 
 /** The columns that have nodes, in order; each a list of nodes with x and y, and the size of it all. */
 export function laidOut(nodes, edges) {
@@ -32,7 +32,7 @@ function stack(column, wanted, at) {
 function middle(edges, at, own, other) {
   const heights = new Map();
   for (const edge of edges) {
-    const place = edge.is_fallback ? undefined : at.get(edge[other]);
+    const place = edge.is_fallback || edge.is_shadow ? undefined : at.get(edge[other]);
     if (place) heights.set(edge[own], [...(heights.get(edge[own]) ?? []), place.y]);
   }
   return (node) => {

@@ -1,7 +1,7 @@
 // A dry run as people read it: every endpoint with what its score is made of, or the filter that removed it.
 
-import { h, s } from "./dom.js";
-import { ms, price, rate, share, usd } from "./format.js";
+import { h, s, scrolling } from "./dom.js";
+import { ms, percent, price, rate, share, usd } from "./format.js";
 import { meter } from "./series.js";
 
 const TERMS = [
@@ -25,11 +25,11 @@ export function plan(told) {
 function facts(told) {
   const lines = [];
   if (told.models.length > 1) lines.push(`Models in order: ${told.models.join(" → ")}`);
-  const sources = new Set(told.strategies.map((row) => `${row.strategy}, said by ${row.source}`));
+  const sources = new Set(told.strategies.map((row) => `${row.strategy}, from ${row.source}`));
   for (const words of sources) lines.push(`Strategy ${words}`);
   for (const split of told.splits) {
-    const percents = Object.entries(split.percents).map(([arm, percent]) => `${percent} % ${arm}`);
-    lines.push(`Split ${split.name}: ${percents.join(", ")}; this request is in ${split.arm}, by ${split.by}`);
+    const percents = Object.entries(split.percents).map(([arm, part]) => `${percent(part)} ${arm}`);
+    lines.push(`${split.name[0].toUpperCase()}${split.name.slice(1)}: ${percents.join(", ")}; this request is in ${split.arm}, by ${split.by}`);
   }
   if (told.hedge) lines.push(`Hedge ${told.hedge}`);
   if (told.shadow) lines.push(`Shadow: ${told.shadow}`);
@@ -42,10 +42,10 @@ function candidates(rows) {
   const isWords = new Set(["Endpoint", "Made of"]);
   return [
     h("h2", {}, "Would be tried"),
-    h("div", { class: "scroll" }, h("table", {},
+    scrolling("Would be tried", {}, h("table", {},
       h("thead", {}, h("tr", {}, heads.map(([words, title]) => h("th", { scope: "col", title: title ?? null, class: isWords.has(words) ? null : "number" }, words)))),
       h("tbody", {}, rows.map((row) => candidate(row, top))))),
-    h("p", { class: "legend" }, TERMS.map(([name, words, title]) => h("span", { title }, h("i", { class: `term ${name}` }), words))),
+    h("p", { class: "legend" }, TERMS.map(([name, words, title]) => h("span", {}, h("i", { class: `term ${name}` }), `${words}: ${title}`))),
   ];
 }
 
@@ -57,7 +57,7 @@ function candidate(row, top) {
   return h("tr", {},
     number(row.order),
     h("th", { scope: "row" }, row.endpoint_id, h("small", {}, [row.provider_name, ...notes].filter(Boolean).join(" · "))),
-    h("td", { class: "number" }, meter(row.share, `share ${share(row.share)}`), " ", share(row.share)),
+    h("td", { class: "number" }, meter(row.share), " ", share(row.share)),
     number(usd(row.score)),
     h("td", {}, stacked(parts, top, told)),
     number(price(row.prompt_price, row.completion_price)),
@@ -83,7 +83,7 @@ function stacked(parts, top, words) {
 function excluded(rows) {
   return [
     h("h2", {}, "Left out"),
-    h("div", { class: "scroll" }, h("table", {},
+    scrolling("Left out", {}, h("table", {},
       h("thead", {}, h("tr", {}, ["Endpoint", "Filter", "Why"].map((words) => h("th", { scope: "col" }, words)))),
       h("tbody", {}, rows.map((row) => h("tr", {},
         h("th", { scope: "row" }, row.endpoint_id, h("small", {}, row.provider_name)),

@@ -1,8 +1,8 @@
 // The graph of routes.yaml with what is known now laid over it: shares as width, states as colour and sign.
 
 import { get } from "./api.js";
-import { field, h, replace, s } from "./dom.js";
-import { ms, price, rate, share, usd } from "./format.js";
+import { field, h, replace, s, scrolling } from "./dom.js";
+import { ms, percent, price, rate, share, usd } from "./format.js";
 import { laidOut, NODE } from "./layout.js";
 import { badge, reasonOf, signOf, stateOf, wordsOf } from "./state.js";
 
@@ -19,15 +19,17 @@ export const routes = {
     parts.keep = () => page.keep({ model: parts.filter.value.trim(), node: chosen ?? "" });
     parts.filter = h("input", { id: "filter", type: "search", placeholder: "all", value: parameters.get("model") ?? "", oninput: () => { parts.keep(); draw(); }, autocomplete: "off" });
     parts.note = h("p", { class: "note" });
-    parts.picture = h("div", { class: "scroll picture" });
-    parts.detail = h("aside", { class: "detail", "aria-live": "polite" });
+    parts.picture = scrolling("The graph of routes", { class: "picture" });
+    parts.detail = h("aside", { class: "detail", "aria-live": "polite", "aria-label": "The chosen node" });
     place.append(
       h("div", { class: "head" }, h("h1", {}, "Routes")),
-      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, field("Models with", parts.filter)),
+      h("form", { class: "filters", onsubmit: (event) => event.preventDefault() }, field("Name contains", parts.filter)),
       h("p", { class: "legend" },
         ["ok", "degraded", "open", "disabled"].map((state) => badge(state)),
         h("span", {}, line("live"), "thicker: larger chance to be tried first"),
-        h("span", {}, line("fallback"), "fallback model")),
+        h("span", {}, line("fallback"), "fallback model"),
+        h("span", {}, line("shadow"), "shadow: gets copies"),
+        h("span", {}, "percentages: of a canary or a split")),
       parts.note,
       h("div", { class: "beside" }, parts.picture, parts.detail),
     );
@@ -42,21 +44,32 @@ function line(kind) {
   return s("svg", { width: 30, height: 8, viewBox: "0 0 30 8", "aria-hidden": "true" }, s("line", { class: `edge ${kind}`, x1: 1, x2: 29, y1: 4, y2: 4, "stroke-width": kind === "live" ? 4 : 1.5 }));
 }
 
+/** All ids that edges lead to from some, those included. */
+function reached(starts, edges, from = "source", to = "target") {
+  const found = new Set(starts);
+  for (const id of found) {
+    for (const edge of edges) if (edge[from] === id) found.add(edge[to]); // a set's loop comes to what is added, too
+  }
+  return found;
+}
+
+const isWay = (edge) => !edge.is_fallback && !edge.is_shadow;
+const isName = (edge) => isWay(edge) && (edge.target.startsWith("model:") || edge.target.startsWith("group:"));
+
 /** What is drawn: the models with the filter's words in their name, or in a name that leads to them, and all that hangs on them. */
 function seen() {
   const words = parts.filter.value.trim().toLowerCase();
-  const leads = new Map();
-  for (const edge of graph.edges) if (edge.source.startsWith("alias:")) leads.set(edge.target, `${leads.get(edge.target) ?? ""} ${edge.source}`);
-  const fits = (node) => `${node.name} ${node.title ?? ""} ${leads.get(node.id) ?? ""}`.toLowerCase().includes(words);
+  const has = (node) => `${node.name} ${node.title ?? ""}`.toLowerCase().includes(words);
+  const fitting = new Set(graph.nodes.filter(has).map((node) => node.id));
+  const names = graph.edges.filter(isName);
+  const fits = (node) => fitting.has(node.id) || [...reached([node.id], names, "target", "source")].some((id) => fitting.has(id));
   const models = graph.nodes.filter((node) => node.kind === "model" && fits(node));
-  const kept = new Set(models.slice(0, MAX_MODELS).map((node) => node.id));
-  for (const edge of graph.edges) if (kept.has(edge.source) && edge.is_fallback) kept.add(edge.target);
-  const isIn = (id, kind) => kept.has(id) && id.startsWith(kind);
-  for (const kind of ["model:", "endpoint:", "provider:"]) {
-    for (const edge of graph.edges) if (isIn(edge.source, kind) && !edge.is_fallback) kept.add(edge.target);
-  }
-  for (const edge of graph.edges) if (edge.source.startsWith("alias:") && kept.has(edge.target)) kept.add(edge.source);
-  for (const edge of graph.edges) if (words === "" && edge.source.startsWith("pattern:")) kept.add(edge.source).add(edge.target);
+  const drawn = new Set(models.slice(0, MAX_MODELS).map((node) => node.id));
+  for (const edge of graph.edges) if (!isWay(edge) && drawn.has(edge.source)) drawn.add(edge.target); // one step: not their fallbacks
+  const kept = reached(drawn, graph.edges.filter(isWay));
+  for (const id of reached(drawn, names, "target", "source")) kept.add(id);
+  for (const node of graph.nodes) if (fitting.has(node.id) && node.kind === "preset") kept.add(node.id); // it may lead nowhere
+  for (const edge of graph.edges) if (fitting.has(edge.source) && edge.source.startsWith("pattern:")) kept.add(edge.source).add(edge.target);
   const nodes = graph.nodes.filter((node) => kept.has(node.id));
   const edges = graph.edges.filter((edge) => kept.has(edge.source) && kept.has(edge.target));
   return { nodes, edges, shown: Math.min(models.length, MAX_MODELS), all: models.length };
@@ -70,56 +83,61 @@ function draw() {
   const lit = lightFrom(known.has(chosen) ? chosen : null, edges);
   const pad = 30; // for the arcs of fallbacks, left of the models
   const size = { width: width + 2 * pad, height: height + 12 };
-  const picture = s("svg", { viewBox: `${-pad} -6 ${size.width} ${size.height}`, ...size, role: "group", "aria-label": "the graph of routes", class: lit ? "map lit" : "map" },
+  const picture = s("svg", { viewBox: `${-pad} -6 ${size.width} ${size.height}`, ...size, class: `map${lit ? " lit" : ""}${width > 5 * (NODE.width + NODE.between) ? " wide" : ""}` },
     edges.map((edge) => curve(edge, at, known, lit)),
     nodes.map((node) => box(node, at.get(node.id), lit)));
   replace(parts.picture, picture);
   replace(parts.detail, chosen && known.has(chosen) ? detail(known.get(chosen)) : h("p", { class: "note" }, "Choose a node to see what is known of it."));
 }
 
-/** Everything on a way through the chosen node; null where none is chosen. */
+/** Nodes and edges on a way through the chosen node; null where none is chosen. */
 function lightFrom(start, edges) {
   if (start === null) return null;
-  const lit = new Set([start]);
-  for (const [from, to] of [["source", "target"], ["target", "source"]]) {
-    const way = [start];
-    for (const id of way) {
-      for (const edge of edges) if (edge[from] === id && !edge.is_fallback && !way.includes(edge[to])) way.push(edge[to]);
-    }
-    way.forEach((id) => lit.add(id));
-  }
-  for (const edge of edges) if (edge.is_fallback && edge.source === start) lit.add(edge.target);
-  return lit;
+  const ways = edges.filter(isWay);
+  const [down, up] = [reached([start], ways), reached([start], ways, "target", "source")];
+  const aside = edges.filter((edge) => !isWay(edge) && edge.source === start);
+  const lit = ways.filter((edge) => down.has(edge.source) || up.has(edge.target));
+  return new Set([start, ...down, ...up, ...aside.map((edge) => edge.target), ...lit, ...aside]);
 }
 
 function curve(edge, at, known, lit) {
   const [from, to] = [at.get(edge.source), at.get(edge.target)];
-  const isLit = lit?.has(edge.source) && lit.has(edge.target);
   const target = known.get(edge.target);
-  const chance = target.kind === "endpoint" ? target.share ?? 0 : null;
+  const chance = target.kind === "endpoint" && !edge.is_shadow ? target.share : null;
   const isDead = [target, known.get(edge.source)].some((node) => node.kind === "endpoint" && ["disabled", "unavailable"].includes(stateOf(node)));
-  const kind = edge.is_fallback ? "fallback" : isDead ? "dead" : chance ? "live" : "";
-  const width = edge.is_fallback ? 1.5 : chance ? 1 + 5 * chance : 1.2;
+  const kind = edge.is_fallback ? "fallback" : edge.is_shadow ? "shadow" : isDead ? "dead" : chance ? "live" : "";
+  const width = !isWay(edge) ? 1.5 : chance ? 1 + 5 * chance : 1.2;
   const [y1, y2] = [from.y + NODE.height / 2, to.y + NODE.height / 2];
   const bend = NODE.between / 2;
   const way = edge.is_fallback
     ? `M${from.x} ${y1} C${from.x - 26} ${y1} ${to.x - 26} ${y2} ${to.x} ${y2}`
     : `M${from.x + NODE.width} ${y1} C${from.x + NODE.width + bend} ${y1} ${to.x - bend} ${y2} ${to.x} ${y2}`;
-  return s("path", { class: `edge ${kind}${isLit ? " on" : ""}`, d: way, "stroke-width": width }, chance ? s("title", {}, `first pick ${share(chance)}`) : null);
+  const on = lit?.has(edge) ? " on" : "";
+  return [
+    s("path", { class: `edge ${kind}${on}`, d: way, "stroke-width": width }, chance ? s("title", {}, `first pick ${share(chance)}`) : null),
+    edge.percent === null ? null : s("text", { class: `percent ${kind}${on}`, x: to.x - 5, y: y2 + (edge.is_shadow ? 11 : -5) }, percent(edge.percent), edge.arm && s("title", {}, edge.arm)),
+  ];
 }
 
 function box(node, { x, y }, lit) {
   const state = node.kind === "endpoint" ? stateOf(node) : null;
-  const under = node.kind === "endpoint" ? (state === "ok" ? `${share(node.share)} first pick` : wordsOf(state)) : node.kind === "domain" ? "failure domain" : node.title && node.title !== node.name ? node.title : node.kind;
+  const under = state === "ok" ? `${share(node.share)} first pick` : state ? wordsOf(state) : underOf(node);
   const choose = () => { chosen = chosen === node.id ? null : node.id; parts.keep(); draw(); };
   const press = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); } };
   return s("g", { id: `node-${node.id}`, class: `node ${node.kind} ${state ?? ""}${lit?.has(node.id) ? " on" : ""}${node.id === chosen ? " chosen" : ""}`, transform: `translate(${x} ${y})`,
     tabindex: 0, role: "button", "aria-pressed": String(node.id === chosen), "aria-label": `${node.kind} ${node.name}${state ? `, ${wordsOf(state)}` : ""}`, onclick: choose, onkeydown: press },
     s("title", {}, node.name),
-    s("rect", { width: NODE.width, height: NODE.height, rx: node.kind === "alias" || node.kind === "pattern" ? 19 : 6 }),
+    s("rect", { width: NODE.width, height: NODE.height, rx: ["preset", "group", "alias", "pattern"].includes(node.kind) ? 19 : 6 }),
     s("svg", { width: NODE.width - 4, height: NODE.height }, // cuts off what a wide font makes of a name
       s("text", { x: 10, y: 16 }, `${state ? `${signOf(state)} ` : ""}${short(node.name, state ? 21 : 23)}`),
       s("text", { x: 10, y: 30, class: "under" }, short(under, 27))));
+}
+
+/** What stands below a name that has no state. */
+function underOf(node) {
+  if (node.kind === "domain") return "failure domain";
+  if (node.kind === "group") return `group of ${node.members.length}`;
+  return node.title && node.title !== node.name ? node.title : node.kind;
 }
 
 /** The end of a name tells models apart, its begin providers: the middle goes, by what people see as one sign. */
@@ -146,26 +164,36 @@ function detail(node) {
     h("h2", {}, node.name),
     h("p", { class: "note" }, node.kind === "domain" ? "failure domain: what fails together" : node.kind),
     h("dl", {}, told(node).map(([words, value]) => [h("dt", {}, words), h("dd", {}, value)])),
-    ["model", "endpoint"].includes(node.kind) && ways(node),
+    ["group", "model", "endpoint"].includes(node.kind) && ways(node),
   ];
 }
 
-/** The other views of a node's model: a dry run and a trial are chats. */
+/** The other views of a node's model: a trial is a chat. */
 function ways(node) {
   const name = node.model ?? node.name;
-  const model = graph.nodes.find((other) => other.id === `model:${name}`);
-  const isChat = model?.output_modalities.includes("text") ?? false;
-  const to = (view, words) => h("a", { id: `to-${view}`, href: `#/${view}?model=${encodeURIComponent(name)}` }, words);
-  return h("p", { class: "ways" }, isChat && to("explain", "Explain"), to("latency", "Latency"), isChat && to("try", "Try"));
+  const makes = graph.nodes.find((other) => other.id === `model:${name}`)?.output_modalities ?? ["text"]; // a group's are not told
+  const api = makes.includes("text") ? "" : ["embeddings", "rerank"].find((kind) => makes.includes(kind));
+  const to = (view, words, more = "") => h("a", { id: `to-${view}`, href: `#/${view}?model=${encodeURIComponent(name)}${more}` }, words);
+  return h("p", { class: "ways" }, api !== undefined && to("explain", "Explain", api && `&api=${api}`), to("latency", "Latency"), api === "" && to("try", "Try"));
 }
 
+const percents = (split) => (split === null ? [] : [[split.name.split(" ")[0] === "canary" ? "Canary" : "Split", Object.entries(split.percents).map(([arm, part]) => h("div", {}, `${percent(part)} ${arm}`))]]);
+const given = (words, value) => (value ? [[words, value]] : []);
+
 function told(node) {
-  if (node.kind === "model") return [["Name", node.title], ["Strategy", node.strategy], ["Makes", node.output_modalities.join(", ")]];
+  if (node.kind === "preset") return [["Asked for as", node.title], ["Sets", node.fields.join(", ")]];
+  if (node.kind === "group") return [["Models", node.members.map((name) => h("div", {}, name))], ...percents(node.split)];
+  if (node.kind === "model") {
+    return [
+      ["Name", node.title], ["Strategy", node.strategy], ["Makes", node.output_modalities.join(", ") || "–"], ...percents(node.split),
+      ...given("Shadow", node.shadow), ...given("Hedge", node.hedge),
+    ];
+  }
   if (node.kind === "provider") return [["Name", node.title ?? node.name], ["Type", node.type ?? "–"]];
   if (node.kind !== "endpoint") return [];
   const seconds = (value) => (value === null ? "–" : ms(value * 1000));
   return [
-    ["State", badge(stateOf(node))], ...(reasonOf(node) ? [["Why", reasonOf(node)]] : []), ...(node.left_out ? [["Left out by", node.left_out]] : []),
+    ["State", badge(stateOf(node))], ...given("Why", reasonOf(node)), ...given("Left out by", node.left_out),
     ["Upstream name", node.upstream_model], ["Tag", node.tag], ["$/M in / out", price(node.prompt_price, node.completion_price)],
     ["First pick", share(node.share)], ["Score", usd(node.score)], ["First token", seconds(node.expected_ttft_s)], ["Whole answer", seconds(node.expected_s)],
     ["Tokens a second", rate(node.expected_throughput)], ["Success", share(node.success_rate)],
