@@ -1,13 +1,14 @@
-"""Canaries, splits, shadows, groups and presets in the console."""
+"""Canaries, splits, shadows, groups and presets in the console, and dry runs of requests of every API."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.console import CHROMIUM, WHY_NOT, page_of
+from tests.support.console import CHROMIUM, WHY_NOT, page_of, press
 from tests.support.server import Server, running_server
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
@@ -79,3 +80,40 @@ def test_what_a_pattern_serves_for_a_list_of_fallbacks_can_be_chosen(
         expect(page.locator(".detail h2")).to_have_text("any-thing")
         expect(page.locator('[id="node-endpoint:twin/any-thing"]')).to_be_visible()
         expect(page.locator("#problem")).to_be_hidden()
+
+
+MESSAGES = {"model": "acme/both", "max_tokens": 9, "messages": [{"role": "user", "content": "a secret"}]}
+
+
+def test_a_whole_request_of_any_api_can_be_explained(browser: Browser, server: Server) -> None:
+    with page_of(browser, server, "explain?api=messages", allowed="400") as page:
+        page.click("summary")
+        page.fill("#whole", json.dumps(MESSAGES))
+        expect(page.locator("#model")).to_be_disabled()
+        press(page, "Explain")
+        expect(page.locator("#result")).to_contain_text("Split of acme/both: 90 % acme/one, 10 % acme/two")
+        assert "secret" not in page.url and "api=messages" in page.url
+        page.fill("#whole", json.dumps({**MESSAGES, "max_tokens": "many"}))
+        press(page, "Explain")
+        expect(page.locator("#result .problem")).to_contain_text("max_tokens")
+        page.fill("#whole", "{")
+        press(page, "Explain")
+        expect(page.locator("#result .problem")).to_contain_text("the request is not JSON")
+        page.fill("#whole", "")
+        page.select_option("#api", "responses")
+        page.fill("#model", "acme/two")
+        press(page, "Explain")
+        expect(page.locator("#result tbody th").first).to_contain_text("fake/acme/two")
+
+
+def test_every_api_of_the_form_makes_a_body_that_it_takes(browser: Browser, server: Server) -> None:
+    with page_of(browser, server, "explain?model=acme/two&max_tokens=5", allowed="400") as page:
+        expect(page.locator("#result tbody th").first).to_be_visible()
+        for api in page.locator("#api option").evaluate_all("all => all.map((one) => one.value)"):
+            page.select_option("#api", api)
+            page.fill("#model", "acme/vectors" if api == "embeddings" else "acme/two")
+            with page.expect_response("**/routing/explain**") as caught:
+                press(page, "Explain")
+            body = caught.value.json()
+            is_chat = api != "rerank"  # no model here reranks
+            assert caught.value.ok if is_chat else "does not rerank" in body["error"]["message"], (api, body)

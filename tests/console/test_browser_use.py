@@ -150,10 +150,16 @@ def test_whoever_leaves_a_trial_stops_paying_for_it(browser: Browser, server: Se
         assert (found[-1]["model"], found[-1]["status"]) == ("acme/slow", 499)
 
 
-def test_a_model_without_chats_is_neither_explained_nor_tried(browser: Browser, server: Server) -> None:
+def test_a_model_without_chats_is_explained_by_its_own_api_and_not_tried(
+    browser: Browser, server: Server
+) -> None:
     with page_of(browser, server, "routes?node=model:acme/vectors") as page:
         ways = page.locator(".detail .ways a")
-        expect(ways).to_have_text(["Latency"])
+        expect(ways).to_have_text(["Explain", "Latency"])
+        ways.first.click()
+        expect(page.locator("#api")).to_have_value("embeddings")
+        expect(page.locator("#limit, #stream").first).to_be_disabled()
+        expect(page.locator("#result tbody th").first).to_contain_text("fake/acme/vectors")
 
 
 def test_a_name_of_wide_signs_stays_in_its_box_and_whole_signs(browser: Browser, server: Server) -> None:
