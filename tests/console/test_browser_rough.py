@@ -67,6 +67,45 @@ def test_a_mistake_of_the_page_is_not_the_servers(browser: Browser, server: Serv
         expect(page.locator("#problem")).to_contain_text("properties of null")
 
 
+def test_what_scrolls_is_named_and_scrolls_by_the_keyboard(browser: Browser, server: Server) -> None:
+    for view in VIEWS[:4]:
+        with page_of(browser, server, view, viewport=NARROW) as page:
+            regions = page.get_by_role("region").and_(page.locator(".scroll"))
+            expect(regions.locator("table, svg.map").first).to_be_attached()
+            assert regions.count() == page.locator(".scroll").count()
+            assert all(regions.evaluate_all("all => all.map((one) => one.ariaLabel && !one.tabIndex)"))
+            regions.first.focus()
+            page.keyboard.press("ArrowRight")
+            expect(regions.first).not_to_have_js_property("scrollLeft", 0)
+            assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], view
+            if view in VIEWS[:3]:
+                expect(page.locator("#state")).to_be_visible()
+
+
+def test_headings_leave_out_no_level(browser: Browser, server: Server) -> None:
+    for view in VIEWS:
+        with page_of(browser, server, view) as page:
+            page.wait_for_load_state("networkidle")
+            found = page.locator("main :is(h1, h2, h3)").evaluate_all("all => all.map((one) => one.nodeName)")
+            assert found[0] == "H1" and set(found[1:]) <= {"H2"}, view
+
+
+def test_an_answer_is_announced_in_one_line(browser: Browser, server: Server) -> None:
+    with page_of(browser, server, "explain?model=one") as page:
+        expect(page.get_by_role("status")).to_contain_text("expected-cost: ")
+        assert page.locator("[aria-live] table, [role=status] table").count() == 0
+
+
+def test_lines_have_the_readers_own_colours_where_these_are_forced(browser: Browser, server: Server) -> None:
+    with page_of(browser, server, "routes", forced_colors="active") as page:
+        expect(page.locator(".map .edge.live").first).to_be_attached()
+        drawn = page.locator(".map .edge, .node rect").evaluate_all(
+            "all => all.map((one) => getComputedStyle(one).stroke)"
+        )
+        own = page.evaluate("getComputedStyle(document.body).color")
+        assert set(drawn) == {own}
+
+
 def test_a_day_is_the_servers_in_every_time_zone(browser: Browser, server: Server) -> None:
     days = {datetime.datetime.now(datetime.UTC).date()}
     for zone in ("Pacific/Kiritimati", "America/Los_Angeles"):

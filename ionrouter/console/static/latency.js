@@ -1,7 +1,7 @@
 // Statistics of attempts by endpoint, model, provider, class or key: the same figures as GET stats/routes.
 
 import { get, text } from "./api.js";
-import { field, h, replace, select } from "./dom.js";
+import { field, h, replace, scrolling, select } from "./dom.js";
 import { count, moment, ms, rate, share, usd } from "./format.js";
 import { bars } from "./series.js";
 import { OPTIONS, windowOf } from "./windows.js";
@@ -42,14 +42,14 @@ export const latency = {
     parts.role = select("role", ROLES, chosen("role", "main"), again);
     parts.stream = select("stream", STREAMS, chosen("stream", ""), again);
     parts.model = h("input", { id: "model", type: "search", placeholder: "all", value: chosen("model", ""), onchange: again, autocomplete: "off" });
-    parts.table = h("div", { class: "scroll" });
+    parts.table = scrolling("Statistics");
     parts.fault = h("p", { class: "problem", role: "alert", hidden: true });
     parts.csv = h("button", { type: "button", class: "quiet", onclick: () => download(page) }, "Download CSV");
     place.append(
       h("div", { class: "head" }, h("h1", {}, "Latency"), parts.csv),
       h("form", { class: "filters", onsubmit: (event) => event.preventDefault() },
-        field("By", parts.group), field("Last", parts.window), field("Figure", parts.metric), field("Model", parts.model),
-        field("Answers", parts.stream), field("Of", parts.role)),
+        field("Group by", parts.group), field("Last", parts.window), field("Figure", parts.metric), field("Model", parts.model),
+        field("Answers", parts.stream), field("Role", parts.role)),
       parts.fault, parts.table,
     );
     keep();
@@ -120,7 +120,7 @@ function draw() {
   const body = sorted.slice(0, MAX_ROWS).map((row) => h("tr", {}, made.map(([id, , of, tell], i) => cell(id, i, tell(of(row)), row)), h("td", {}, picture(row, stretch))));
   replace(parts.table,
     h("table", {}, h("thead", {}, h("tr", {}, head, h("th", { scope: "col" }, "requests over time"))), h("tbody", {}, body)),
-    rows.length === 0 && h("p", { class: "note" }, "Nothing was asked in this time. Fewer than five samples have no percentiles."),
+    rows.length === 0 && h("p", { class: "note" }, "No requests in this time."),
     rows.length > MAX_ROWS && h("p", { class: "note" }, `the first ${MAX_ROWS} of ${count(rows.length)}; the CSV has them all`));
 }
 

@@ -1,7 +1,7 @@
 // What is going on: how the server is, the last stretch of time in figures, every endpoint's state.
 
 import { get, health } from "./api.js";
-import { h, replace, select } from "./dom.js";
+import { h, replace, scrolling, select } from "./dom.js";
 import { count, lasting, moment, ms, price, rate, share, usd } from "./format.js";
 import { bars, meter } from "./series.js";
 import { badge, reasonOf, stateOf } from "./state.js";
@@ -22,7 +22,7 @@ export const overview = {
     parts.window = pick;
     parts.server = h("div", { class: "server" });
     parts.tiles = h("div", { class: "tiles" });
-    parts.endpoints = h("div", { class: "scroll" });
+    parts.endpoints = scrolling("Endpoints");
     place.append(
       h("div", { class: "head" }, h("h1", {}, "Overview"), h("label", { for: "window" }, "Last"), pick),
       parts.server,
@@ -87,7 +87,7 @@ function tiles(row, series, stretch) {
     const words = `${heading} by the ${stretch.resolution}`;
     const named = (start, figure) => `${moment(start, stretch.resolution === "day")}: ${tell(figure)}`;
     const picture = bars(points, { ...range, width: 220, height: 34, words, tell: named });
-    return h("section", { class: "tile" }, h("h3", {}, heading), h("p", { class: "value" }, value), h("p", { class: "note" }, note), picture);
+    return h("section", { class: "tile" }, h("h2", {}, heading), h("p", { class: "value" }, value), h("p", { class: "note" }, note), picture);
   });
 }
 
@@ -120,7 +120,7 @@ function line(node, row) {
   return h("tr", {},
     h("th", { scope: "row" }, node ? h("a", { id: `of-${name}`, href: `#/routes?model=${encodeURIComponent(node.model)}&node=${encodeURIComponent(node.id)}` }, name) : name),
     h("td", {}, node ? [badge(stateOf(node), reasonOf(node)), reasonOf(node) && h("small", {}, reasonOf(node))] : h("span", { class: "badge disabled" }, "not listed")),
-    h("td", { class: "number" }, node?.share ? [meter(node.share, share(node.share)), " ", share(node.share)] : "–"),
+    h("td", { class: "number" }, node?.share ? [meter(node.share), " ", share(node.share)] : "–"),
     number(node ? price(node.prompt_price, node.completion_price) : "–"),
     number(count(row?.requests ?? 0)),
     number(share(row?.error_rate)),

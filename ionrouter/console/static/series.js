@@ -27,11 +27,11 @@ export function bars(points, { since, until, width_s, width = 120, height = 26, 
   );
 }
 
-/** A figure's share of a whole as a bar behind its words. */
-export function meter(value, words) {
+/** A share of a whole as a bar; its words stand beside it. */
+export function meter(value) {
   return s(
     "svg",
-    { class: "meter", viewBox: "0 0 100 6", width: 84, height: 6, role: "img", "aria-label": words, preserveAspectRatio: "none" },
+    { class: "meter", viewBox: "0 0 100 6", width: 84, height: 6, "aria-hidden": "true", preserveAspectRatio: "none" },
     s("rect", { class: "track", width: 100, height: 6, rx: 3 }),
     value > 0 ? s("rect", { class: "fill", width: Math.max(2, value * 100), height: 6, rx: 3 }) : null,
   );
