@@ -23,7 +23,9 @@ models:
     canary: { endpoint: twin, percent: 0.5 }
     shadow: { endpoint: fake/acme/two, share: 0.07 }
     fallbacks: [any-thing]
-  acme/two: { endpoints: [{ provider: fake }] }
+  acme/two:
+    endpoints: [{ provider: fake }, { provider: twin }, { provider: twin, model: new }]
+    split: { fake: 20, twin: 80 }
   acme/vectors: { output_modalities: [embeddings], endpoints: [{ provider: fake }] }
 groups: { acme/best: [acme/one, acme/two] }
 splits: { acme/both: { acme/one: 90, acme/two: 10 } }
@@ -46,9 +48,11 @@ def _detail(page: Page, node: str) -> str:
 
 def test_the_picture_has_percentages_shadows_groups_and_presets(browser: Browser, server: Server) -> None:
     with page_of(browser, server, "routes") as page:
-        expect(page.locator(".map .percent")).to_have_count(5)
+        expect(page.locator(".map .percent")).to_have_count(8)
         drawn = page.locator(".map .percent").evaluate_all("all => all.map((one) => one.firstChild.data)")
-        assert sorted(drawn) == ["0.5 %", "10 %", "7 %", "90 %", "99.5 %"]
+        assert sorted(drawn) == [
+            "0.5 %", "10 %", "20 %", "7 %", "90 %", "99.5 %", "of 80 %", "of 80 %",
+        ]  # fmt: skip
         expect(page.locator(".map .edge.shadow")).to_have_count(1)
         expect(page.locator(".node.preset, .node.group")).to_have_count(4)
         expect(page.locator('[id="node-endpoint:twin/acme/one"]')).to_contain_text("0.5 % first pick")

@@ -29,7 +29,7 @@ export const routes = {
         h("span", {}, line("live"), "thicker: larger chance to be tried first"),
         h("span", {}, line("fallback"), "fallback model"),
         h("span", {}, line("shadow"), "shadow: gets copies"),
-        h("span", {}, "percentages: of a canary or a split")),
+        h("span", {}, "percentages: of a canary or a split; “of”: several endpoints share it")),
       parts.note,
       h("div", { class: "beside" }, parts.picture, parts.detail),
     );
@@ -80,11 +80,12 @@ function draw() {
   parts.note.textContent = shown < all ? `${shown} of ${all} models; a part of a name finds the others` : all === 0 ? "no model has that in its name" : "";
   const { at, width, height } = laidOut(nodes, edges);
   const known = new Map(nodes.map((node) => [node.id, node]));
+  const shared = sharedArms(edges);
   const lit = lightFrom(known.has(chosen) ? chosen : null, edges);
   const pad = 30; // for the arcs of fallbacks, left of the models
   const size = { width: width + 2 * pad, height: height + 12 };
   const picture = s("svg", { viewBox: `${-pad} -6 ${size.width} ${size.height}`, ...size, class: `map${lit ? " lit" : ""}${width > 5 * (NODE.width + NODE.between) ? " wide" : ""}` },
-    edges.map((edge) => curve(edge, at, known, lit)),
+    edges.map((edge) => curve(edge, { at, known, lit, shared })),
     nodes.map((node) => box(node, at.get(node.id), lit)));
   replace(parts.picture, picture);
   replace(parts.detail, chosen && known.has(chosen) ? detail(known.get(chosen)) : h("p", { class: "note" }, "Choose a node to see what is known of it."));
@@ -100,7 +101,13 @@ function lightFrom(start, edges) {
   return new Set([start, ...down, ...up, ...aside.map((edge) => edge.target), ...lit, ...aside]);
 }
 
-function curve(edge, at, known, lit) {
+/** Arms of canaries and splits that have several endpoints, by their model's id and their name. */
+function sharedArms(edges) {
+  const names = edges.filter((edge) => edge.arm !== null).map((edge) => `${edge.source} ${edge.arm}`);
+  return new Set(names.filter((name, i) => names.indexOf(name) < i));
+}
+
+function curve(edge, { at, known, lit, shared }) {
   const [from, to] = [at.get(edge.source), at.get(edge.target)];
   const target = known.get(edge.target);
   const chance = target.kind === "endpoint" && !edge.is_shadow ? target.share : null;
@@ -115,7 +122,7 @@ function curve(edge, at, known, lit) {
   const on = lit?.has(edge) ? " on" : "";
   return [
     s("path", { class: `edge ${kind}${on}`, d: way, "stroke-width": width }, chance ? s("title", {}, `first pick ${share(chance)}`) : null),
-    edge.percent === null ? null : s("text", { class: `percent ${kind}${on}`, x: to.x - 5, y: y2 + (edge.is_shadow ? 11 : -5) }, percent(edge.percent), edge.arm && s("title", {}, edge.arm)),
+    edge.percent === null ? null : s("text", { class: `percent ${kind}${on}`, x: to.x - 5, y: y2 + (edge.is_shadow ? 11 : -5) }, `${shared.has(`${edge.source} ${edge.arm}`) ? "of " : ""}${percent(edge.percent)}`, edge.arm && s("title", {}, edge.arm)),
   ];
 }
 
@@ -129,7 +136,7 @@ function box(node, { x, y }, lit) {
     s("title", {}, node.name),
     s("rect", { width: NODE.width, height: NODE.height, rx: ["preset", "group", "alias", "pattern"].includes(node.kind) ? 19 : 6 }),
     s("svg", { width: NODE.width - 4, height: NODE.height }, // cuts off what a wide font makes of a name
-      s("text", { x: 10, y: 16 }, `${state ? `${signOf(state)} ` : ""}${short(node.name, state ? 21 : 23)}`),
+      s("text", { x: 10, y: 16 }, `${state ? `${signOf(state)} ` : ""}${short(node.name, state ? 19 : 21)}`),
       s("text", { x: 10, y: 30, class: "under" }, short(under, 27))));
 }
 
