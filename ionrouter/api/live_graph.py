@@ -19,7 +19,7 @@ from ionrouter.errors import IonrouterError
 from ionrouter.routing.edges import Edge as Reference
 from ionrouter.routing.edges import Kind, Node, Wiring, wiring_of_table
 from ionrouter.routing.resolve import resolve, serves
-from ionrouter.routing.table import Endpoint, ModelRoute, Split
+from ionrouter.routing.table import Endpoint, ModelRoute, RoutingTable, Split
 from ionrouter.schema.presets import MARK
 from ionrouter.schema.request import EXAMPLE_PROMPT_TOKENS, Client, InferenceRequest
 from ionrouter.schema.request import Kind as RequestKind
@@ -43,7 +43,7 @@ async def graph(request: web.Request) -> web.Response:
     edge = request.app[EDGE]
     table, facts = edge.router.table, dict[Node, Mapping[str, Any]]()
     wiring = wiring_of_table(table)
-    async with aclosing(paced(_facts(edge, wiring, is_owner(request)), edge.stats_turn)) as found:
+    async with aclosing(paced(_facts(edge, table, wiring, is_owner(request)), edge.stats_turn)) as found:
         async for node, known in found:
             facts[node] = known
     nodes = [{"id": _id(n), "kind": _word(n.kind), "name": n.name, **facts.get(n, {})} for n in wiring.nodes]
@@ -72,9 +72,10 @@ def _told(edge: Reference) -> dict[str, Any]:
     }
 
 
-def _facts(edge: Edge, wiring: Wiring, is_whole: bool) -> Iterator[tuple[Node, Mapping[str, Any]]]:
-    """What nodes have besides names; one step of work a model."""
-    table = edge.router.table
+def _facts(
+    edge: Edge, table: RoutingTable, wiring: Wiring, is_whole: bool
+) -> Iterator[tuple[Node, Mapping[str, Any]]]:
+    """What nodes have besides names; one step of work a model; `table`: the one that is drawn."""
     for provider in table.providers.values():
         yield Node(Kind.PROVIDER, provider.slug), {"title": provider.name, "type": provider.type}
     for group, members in table.groups.items():
