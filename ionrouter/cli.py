@@ -17,6 +17,7 @@ from ionrouter.redact import Redactor
 from ionrouter.settings import Settings, load_settings
 from ionrouter.store.periods import RESETS
 
+EXPLAINED = ("chat/completions", "embeddings", "rerank")
 LOG_TEXT_BYTES = 16 * 1024  # a traceback is longer than what an upstream may put in a log
 
 
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--schema", action="store_true", help="print its JSON Schema instead, for editors")
     explain = command("explain", run_explain, "show where a request for a model would go, and why")
     explain.add_argument("model")
+    explain.add_argument("--api", choices=EXPLAINED, default=EXPLAINED[0], help="what would be asked")
     _add_url(explain)
     command("graph", run_graph, "print the routes as a Mermaid flowchart")
     pull = command("pull", run_pull, "fetch a local model's weights")
@@ -280,7 +282,8 @@ def run_explain(args: argparse.Namespace) -> int:
     """Ask a running server, which has measured; without one, read routes.yaml and say so."""
     from ionrouter.commands import explain
 
-    return explain.run(_settings(args), args.model, url=args.url, is_offline=args.config is not None)
+    is_offline = args.config is not None
+    return explain.run(_settings(args), args.model, api=args.api, url=args.url, is_offline=is_offline)
 
 
 def run_graph(args: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ models:
     endpoints:
       - { provider: fake, prices: { prompt: 1, completion: 2 } }
       - { provider: far, model: far-m }
+  acme/vectors: { output_modalities: [embeddings], endpoints: [{ provider: fake }] }
 aliases: { m: acme/m }
 """
 
@@ -74,7 +75,7 @@ def test_check_reports_every_error_at_once_with_its_line(folder: Path) -> None:
     assert done.returncode == 1
     assert "line 8: " in done.stdout
     assert "fkae" in done.stdout
-    assert "line 10: aliases.m" in done.stdout
+    assert "line 11: aliases.m" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -289,6 +290,15 @@ def test_explain_prefers_what_a_running_server_measured(server: Server) -> None:
     assert_one_line(
         ionrouter(server.state.parent, "explain", "x", "--url", server.url), "x is not a valid model ID"
     )
+
+
+def test_explain_of_a_model_that_does_not_chat_asks_for_its_own_api(server: Server) -> None:
+    for source in (("--url", server.url), ("--config", str(server.config))):
+        asked = ("explain", "acme/vectors", *source)
+        assert_one_line(ionrouter(server.state.parent, *asked), "only makes embeddings or reranks")
+        done = ionrouter(server.state.parent, *asked, "--api", "embeddings")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "fake/acme/vectors" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["stats", "explain"])

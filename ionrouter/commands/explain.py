@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from ionrouter.commands.table import Column, fitting
 from ionrouter.reload import load_table
 from ionrouter.router import Router
 from ionrouter.schema.common import CHARACTERS_PER_TOKEN
-from ionrouter.schema.request import EXAMPLE_PROMPT_TOKENS, InferenceRequest
+from ionrouter.schema.request import EXAMPLE_PROMPT_TOKENS, InferenceRequest, Kind
 from ionrouter.settings import Settings
 
 _CANDIDATE = (
@@ -32,37 +32,46 @@ _CANDIDATE = (
 _EXCLUDED = (Column("endpoint", "text"), Column("filter", "text"), Column("reason", "text"))
 
 
-def run(settings: Settings, model: str, *, url: str | None, is_offline: bool) -> int:
+# By API: what the router calls such a request, and its fields about a text.
+_APIS: Mapping[str, tuple[Kind, Callable[[str], dict[str, Any]]]] = {
+    "chat/completions": ("chat", lambda text: {"messages": [{"role": "user", "content": text}]}),
+    "embeddings": ("embeddings", lambda text: {"input": text}),
+    "rerank": ("rerank", lambda text: {"query": "x", "documents": [text]}),
+}
+
+
+def run(settings: Settings, model: str, *, api: str, url: str | None, is_offline: bool) -> int:
     """Print the dry run; the live one unless a file is named or nobody listens."""
     console = make_console()
     if is_offline and url is None:
-        explanation = dry_run(settings, model)
+        explanation = dry_run(settings, model, api)
         console.print("[dim]from routes.yaml alone, nothing measured[/dim]")
     else:
-        explanation = _ask(settings, model, url, console)
+        explanation = _ask(settings, model, api, url, console)
     show(explanation, console)
     return 0
 
 
-def _ask(settings: Settings, model: str, url: str | None, console: Console) -> Mapping[str, Any]:
+def _ask(settings: Settings, model: str, api: str, url: str | None, console: Console) -> Mapping[str, Any]:
     base = server_url(settings, url)
     text = "x" * CHARACTERS_PER_TOKEN * EXAMPLE_PROMPT_TOKENS
-    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    _, fields = _APIS[api]
     try:
-        explanation: Mapping[str, Any] = ask(settings, base, "/api/v1/routing/explain", body)["data"]
+        path, body = f"/api/v1/routing/explain?api={api}", {"model": model, **fields(text)}
+        explanation: Mapping[str, Any] = ask(settings, base, path, body)["data"]
     except ServerUnreachable:
         if url is not None:
             raise
         console.print(f"[dim]no server at {base}; from routes.yaml alone, nothing measured[/dim]")
-        return dry_run(settings, model)
+        return dry_run(settings, model, api)
     console.print(f"[dim]as measured by {base}[/dim]")
     return explanation
 
 
-def dry_run(settings: Settings, model: str) -> Mapping[str, Any]:
+def dry_run(settings: Settings, model: str, api: str) -> Mapping[str, Any]:
     """Explain with priors only; raises RequestError for a model nobody serves."""
     table = load_table(settings.config_path, os.environ, settings.cache_dir / "lists")
-    request = InferenceRequest("explain", "chat", model, {}, prompt_tokens=EXAMPLE_PROMPT_TOKENS)
+    request = InferenceRequest("explain", _APIS[api][0], model, {}, prompt_tokens=EXAMPLE_PROMPT_TOKENS)
     found: Mapping[str, Any] = plain(Router(table, {}).explain(request))
     return found
 
