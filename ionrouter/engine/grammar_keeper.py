@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -23,7 +24,25 @@ CANNOT_GO_ON = "the grammar cannot go on: "  # begins the error of a sequence th
 _DEAD_END = "NoExtension"  # llguidance's name of it
 # Four items a property that may be left out, all in one row; the items of a step have a bound of their own.
 _MAX_ITEMS_IN_ROW = 4 * MAX_OPTIONAL_PROPERTIES + 400
+# Of a text that the grammar alone dictates, up to megabytes: its first token is asked for, once a mask.
+_MAX_DICTATED_CHARACTERS = 2048
 _WAIT_S = 1.0  # a closed engine is noticed at once all the same
+
+
+@dataclass(slots=True)
+class Following:
+    """A sequence's place in its grammar."""
+
+    matcher: Any
+    _first: bytes | None = None
+
+    def mask(self, token: int) -> bytes:
+        """Take a token, none where it is negative, and say what may follow; raises GrammarRefused."""
+        if token >= 0:
+            self.matcher.consume_token(token)
+            _require_sound(self.matcher)
+        first, self._first = self._first, None
+        return first or _sound_mask(self.matcher)
 
 
 class GrammarVocabulary:
@@ -36,10 +55,11 @@ class GrammarVocabulary:
         words: Any = _Words(tokenizer, vocab_size)  # has what is asked for, if not the type
         self._tokens = LLTokenizer(words, n_vocab=vocab_size, eos_token=list(tokenizer.stop_ids))
 
-    def matcher(self, grammar: Grammar) -> Any:
+    def start(self, grammar: Grammar) -> Following:
         """Start at the beginning of a grammar; raises GrammarRefused where this vocabulary cannot follow it.
 
-        Up to a second for enormous grammars, without the interpreter's lock.
+        Up to seconds for enormous grammars, without the interpreter's lock. The first mask is computed here,
+        since it follows a dictated text to its end, and everybody's step would wait for it.
         """
         from llguidance import LLMatcher, LLParserLimits
 
@@ -48,9 +68,13 @@ class GrammarVocabulary:
             verbose_errors=False,  # they would repeat the grammar
             max_items_in_row=_MAX_ITEMS_IN_ROW,
         )
-        matcher = with_room_for(source, lambda: LLMatcher(self._tokens, source, log_level=0, limits=limits))
-        _require_sound(matcher)
-        return matcher
+
+        def start() -> Following:
+            matcher = LLMatcher(self._tokens, source, log_level=0, limits=limits)
+            _require_sound(matcher)
+            return Following(matcher, _sound_mask(matcher))
+
+        return with_room_for(source, start)
 
 
 class GrammarKeeper:
@@ -59,20 +83,20 @@ class GrammarKeeper:
     def __init__(self, engine: Any, vocabulary: GrammarVocabulary) -> None:
         self.vocabulary = vocabulary
         self._engine = engine
-        self._matchers: dict[int, tuple[Any, Sequence[int]]] = {}  # with the request's own stop ids
-        self._lock = threading.Lock()  # guards _matchers: a request may come before `submit` has returned
+        self._followed: dict[int, tuple[Following, Sequence[int]]] = {}  # with the request's own stop ids
+        self._lock = threading.Lock()  # guards _followed: a request may come before `submit` has returned
         self._is_closed = False
         self._thread = threading.Thread(target=self._keep, name="ion-grammar", daemon=True)
         self._thread.start()
 
-    def submit(self, prompt_ids: Sequence[int], matcher: Any, **sampling: Any) -> int:
-        """Queue a sequence whose samples follow `matcher`; it belongs to the keeper from here on.
+    def submit(self, prompt_ids: Sequence[int], following: Following, **sampling: Any) -> int:
+        """Queue a sequence whose samples follow a grammar; it belongs to the keeper from here on.
 
         Its own `stop_ids`, too, end it only where the grammar may end: a half object never passes for whole.
         """
         with self._lock:
             sequence: int = self._engine.submit(list(prompt_ids), grammar=True, **sampling)
-            self._matchers[sequence] = (matcher, sampling.get("stop_ids", ()))
+            self._followed[sequence] = (following, sampling.get("stop_ids", ()))
         return sequence
 
     def close(self) -> None:
@@ -83,14 +107,14 @@ class GrammarKeeper:
     def num_kept(self) -> int:
         """Count the sequences with a grammar that have not ended."""
         with self._lock:
-            return len(self._matchers)
+            return len(self._followed)
 
     def _keep(self) -> None:
         while not self._is_closed:
             masks = []
             for sequence, token, index, has_ended in self._engine.mask_requests(_WAIT_S):
                 with self._lock:
-                    kept = self._matchers.pop(sequence, None) if has_ended else self._matchers[sequence]
+                    kept = self._followed.pop(sequence, None) if has_ended else self._followed[sequence]
                 if has_ended or kept is None:
                     continue
                 try:
@@ -103,19 +127,21 @@ class GrammarKeeper:
             if masks:
                 self._engine.give_masks(masks)
 
-    def _mask(self, matcher: Any, stop_ids: Sequence[int], token: int) -> bytes:
-        if token >= 0:
-            matcher.consume_token(token)
-        _require_sound(matcher)
-        mask: bytes = matcher.compute_bitmask()[: self.vocabulary.num_mask_bytes]
-        _require_sound(matcher)  # at a dead end, or where it gave up, the mask lets the answer end
-        if stop_ids and not matcher.is_accepting():
+    def _mask(self, following: Following, stop_ids: Sequence[int], token: int) -> bytes:
+        mask = following.mask(token)[: self.vocabulary.num_mask_bytes]
+        if stop_ids and not following.matcher.is_accepting():
             mask = _without(mask, stop_ids)
             if not any(mask):
                 raise GrammarRefused("nothing may follow but stop_token_ids, which would cut it")
         if not any(mask):
             raise GrammarRefused("no token of the vocabulary may follow")
         return mask
+
+
+def _sound_mask(matcher: Any) -> bytes:
+    mask: bytes = matcher.compute_bitmask()
+    _require_sound(matcher)  # at a dead end, or where it gave up, the mask lets the answer end
+    return mask
 
 
 def _require_sound(matcher: Any) -> None:
@@ -149,4 +175,5 @@ class _Words:
         ]
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._encode(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+        whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        return self._encode(whole[:_MAX_DICTATED_CHARACTERS])

@@ -181,18 +181,18 @@ class LocalEngine:
                 self._engine.abort(sequence)
 
     async def _submit(self, prompt_ids: Sequence[int], params: SamplingParams) -> int:
-        matcher, keeper = None, None
+        following, keeper = None, None
         if params.grammar is not None:
             keeper = await self._grammars()
             try:
-                matcher = await asyncio.to_thread(keeper.vocabulary.matcher, params.grammar)
+                following = await asyncio.to_thread(keeper.vocabulary.start, params.grammar)
             except GrammarRefused as error:
                 raise GrammarStopped(str(error)) from error
         if self._is_closed:
             raise EngineClosed("the engine is shutting down")
         try:
-            if keeper is not None:
-                return keeper.submit(prompt_ids, matcher, **params.arguments())
+            if keeper is not None and following is not None:
+                return keeper.submit(prompt_ids, following, **params.arguments())
             sequence: int = self._engine.submit(list(prompt_ids), **params.arguments())
         except ValueError as error:
             raise PromptRefused(str(error)) from error

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from ionrouter.engine import grammar
 from ionrouter.engine.grammar import GrammarRefused, from_choice, from_ebnf, from_json_schema, from_regex
+from ionrouter.engine.grammar_keeper import GrammarVocabulary
+from ionrouter.engine.tokenizer import Tokenizer, from_gguf
+from tests.support.tiny_tokenizer import metadata
 
 # Compiles and starts what it reads: in a process of its own, which a fault would end.
 PROGRAM = """
@@ -159,3 +163,34 @@ def test_the_search_for_a_fault_ends_where_definitions_are_many() -> None:
     assert "not" in caught.value.message
     assert caught.value.path.startswith(".$defs.d")
     assert int(caught.value.path.split(".")[2][1:]) <= num_searched
+
+
+@pytest.mark.parametrize(
+    ("compiled", "given", "text"),
+    [
+        (from_regex, "(ab){50000}", "ab" * 50_000),
+        (from_choice, ["the quick brown fox " * 5000], "the quick brown fox " * 5000),
+        (from_json_schema, {"const": "naïve 漢字 🙂 " * 8000}, '"' + "naïve 漢字 🙂 " * 8000 + '"'),
+    ],
+    ids=["regex", "choice", "schema"],
+)
+def test_a_long_text_that_is_dictated_is_cut_into_tokens_from_its_beginning_alone(
+    compiled: Any, given: Any, text: str
+) -> None:
+    asked: list[int] = []
+
+    class Recorded(Tokenizer):
+        def encode_continuation(self, text: str) -> list[int]:
+            asked.append(len(text))
+            return super().encode_continuation(text)
+
+    tokenizer = from_gguf(metadata())
+    recorded = Recorded(**{field.name: getattr(tokenizer, field.name) for field in fields(Tokenizer)})
+    vocabulary = GrammarVocabulary(recorded, tokenizer.num_tokens)
+    following = vocabulary.start(compiled(given))
+    token = -1
+    for expected in tokenizer.encode_continuation(text)[:60]:
+        mask = following.mask(token)
+        token = expected
+        assert [i for i in range(tokenizer.num_tokens) if mask[i // 8] >> i % 8 & 1] == [token]
+    assert max(asked) < 5000

@@ -75,7 +75,7 @@ def _started(schema: Any) -> Any:
     """A matcher with the engine's own limits; its vocabulary is the bytes."""
     vocabulary = GrammarVocabulary.__new__(GrammarVocabulary)
     vocabulary._tokens = LLTokenizer("byte")
-    return vocabulary.matcher(from_json_schema(schema))
+    return vocabulary.start(from_json_schema(schema)).matcher
 
 
 def _follows(schema: Any, value: Any) -> bool:
