@@ -1,12 +1,13 @@
 """Leaves out of a JSON schema what says nothing, and writes what the compiler does not know as what it does.
 
-Every value that one of the two schemas allows the other allows, too, but for numbers beyond 10^18 where a
-bound lies farther out than the compiler counts. Compiles nothing and refuses nothing: what is malformed, or
-not known here, stays.
+Every value that one of the two schemas allows the other allows, too, but for numbers farther out than the
+compiler counts, and a few beside a bound that no double holds. Compiles nothing and refuses nothing: what is
+malformed, or not known here, stays.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,8 +33,10 @@ _OTHERS_SPEAK = (
     "dependentSchemas",
     "contains",
 )
-# The compiler counts in 64 bits, as doubles, and has no bound for other than whole numbers far beyond 10^18.
-_TOO_WIDE, _WIDE = (1 << 63) - 512, 10**18
+# The compiler counts in 64 bits, as doubles. A number that is at least 10^18 it wants bounded above, too.
+_TOO_WIDE, _WIDE, _FAR = (1 << 63) - 512, (1 << 63) - 1024, 10**18
+_EXACT_IN_DOUBLES = 1 << 53
+_BOUNDS = (("minimum", "exclusiveMinimum", -1), ("maximum", "exclusiveMaximum", 1))
 _DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
 
 
@@ -87,12 +90,30 @@ def _conditions(out: dict[str, Any]) -> None:
 
 def _numbers(out: dict[str, Any]) -> None:
     """Draw in what generators write for int64 and double: what is left is still valid."""
-    for key in ("minimum", "exclusiveMinimum"):
-        if isinstance(out.get(key), int | float) and out[key] <= -_TOO_WIDE:
-            out[key] = -_WIDE
-    for key in ("maximum", "exclusiveMaximum"):
-        if out.get("type") != "integer" and isinstance(out.get(key), int | float) and out[key] >= _TOO_WIDE:
-            out[key] = _WIDE
+    for key, exclusive, sign in _BOUNDS:
+        for name in (key, exclusive):
+            if not isinstance(bound := out.get(name), int | float):
+                continue
+            if sign * bound >= _TOO_WIDE:
+                is_followed = sign > 0 and out.get("type") == "integer"
+                out[name] = bound if is_followed else sign * _WIDE
+            elif isinstance(bound, int) and _EXACT_IN_DOUBLES < abs(bound) <= _WIDE:
+                del out[name]  # there are whole numbers alone so far out
+                inner = _rounded(bound - sign if name == exclusive else bound, -sign)
+                out[key] = min(out.get(key, inner), inner, key=lambda value: sign * value)
+    for (key, exclusive, sign), (other, other_exclusive, _) in zip(_BOUNDS, _BOUNDS[::-1], strict=True):
+        bounds = [-sign * out[name] for name in (key, exclusive) if isinstance(out.get(name), int | float)]
+        is_open = other not in out and other_exclusive not in out
+        if bounds and is_open and _FAR <= max(bounds) <= _WIDE:
+            out[other] = -sign * _WIDE
+
+
+def _rounded(value: int, way: int) -> int:
+    """Return the nearest whole number that a double holds, never on the other side than `way` (1: up)."""
+    near = float(value)
+    if (int(near) - value) * way < 0:
+        near = math.nextafter(near, way * math.inf)
+    return int(near)
 
 
 def _arrays(out: dict[str, Any]) -> None:

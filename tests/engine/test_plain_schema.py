@@ -95,6 +95,39 @@ def test_what_says_nothing_or_can_be_said_otherwise_is_followed(base: Any, extra
         assert _follows({**base, **extra}, value) == shut.is_valid(value), value
 
 
+@pytest.mark.parametrize("kind", ["number", "integer"])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        *({least: bound} for least in ("minimum", "exclusiveMinimum") for bound in (10**18, 2 * 10**18)),
+        *({most: -bound} for most in ("maximum", "exclusiveMaximum") for bound in (10**18, 2 * 10**18)),
+        {"minimum": 2 * 10**18, "maximum": 10**19},
+        {"minimum": -(10**19), "maximum": -2 * 10**18},
+        {"minimum": 10**18 - 1},  # no double is this number
+        {"minimum": (1 << 53) + 1, "maximum": (1 << 54) + 1},
+        {"maximum": 10**18 - 1},
+        {"exclusiveMaximum": -(10**18) + 1},
+        {"minimum": -(10**18) + 1, "exclusiveMaximum": 0},
+    ],
+    ids=str,
+)
+def test_bounds_beyond_what_a_double_counts_are_kept(kind: str, bounds: Any) -> None:
+    numbers = [
+        0,
+        1 << 53,
+        (1 << 53) + 2,
+        1 << 54,
+        (1 << 54) + 4,
+        10**18,
+        10**18 - 128,
+        3 * 10**18,
+        9 * 10**18,
+    ]
+    checker = jsonschema.Draft202012Validator({"type": kind, **bounds})
+    for value in (sign * number for number in numbers for sign in (1, -1)):
+        assert _follows({"type": kind, **bounds}, value) == checker.is_valid(value), value
+
+
 @pytest.mark.parametrize(
     ("schema", "where"),
     [
