@@ -1,14 +1,14 @@
 """Messages to the model's prompt text, by the model's own jinja2 template in a sandbox.
 
 The template comes with the weights and the messages from strangers: the sandbox keeps the first from
-reaching Python, a guard bounds its time and size, and a mark inside every special token's name that a
-message holds keeps the second from speaking in the template's voice. Knows no ids, HTTP or engine.
+reaching Python (template_limits.py bounds its time and size), and a mark inside every special token's name
+that a message holds keeps the second from speaking in the template's voice. Knows no ids, HTTP or engine.
 """
 
 from __future__ import annotations
 
 import json
-import threading
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,13 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2.ext import Extension
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ionrouter.engine.template_limits import MAX_PROMPT_CHARACTERS, Guard, GuardedEnvironment, written_length
 from ionrouter.engine.tool_format import THINK, format_of
 from ionrouter.errors import ConfigError, RequestError
 
-MAX_RENDER_S = 2.0
-MAX_PROMPT_CHARACTERS = 32 << 20
-_MAX_REPEAT = 1 << 16  # largest right side of `*` that a template may use on a string or list
+_MAX_INDENT = 64  # of JSON
+_SURROGATE = re.compile("[\ud800-\udfff]")
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
@@ -50,17 +46,25 @@ class ChatTemplate:
         special_texts: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._guard = _Guard(clock)
+        self._guard = Guard(clock)
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._special_texts = tuple(sorted(special_texts, key=len, reverse=True))
         self._knows_developer = "developer" in source
         self.knows_tools = "tools" in source
         self.tool_format = format_of(source)
         self.thinks = THINK in source
+        self._guard.start()  # what is constant in it is computed when it is compiled
         try:
             self._template = _environment(self._guard).from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"chat template: {error}") from error
+        except (
+            RecursionError,
+            SyntaxError,
+            MemoryError,
+            ValueError,
+        ) as error:  # of what it becomes in Python
+            raise ConfigError(f"chat template: too deep or too large: {error}") from error
 
     def check(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Raise RequestError for the first part that is no text, by its place in `messages`."""
@@ -117,6 +121,8 @@ class ChatTemplate:
 
     def _run(self, messages: list[Any], *, now: datetime, **given: Any) -> str:
         def strftime_now(pattern: str) -> str:
+            if re.search(r"\d{4,}", pattern):
+                raise jinja2.TemplateRuntimeError("strftime_now: a width of four digits")
             return now.strftime(pattern)
 
         self._guard.start()
@@ -128,14 +134,14 @@ class ChatTemplate:
                 **self._tokens,
                 **given,
             )
-            return _joined(pieces, self._guard)
+            return _whole(_joined(pieces, self._guard))
         except jinja2.TemplateError as error:
             raise _refused(f"chat template: {error.message or error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
-            # A template written for other content (null, missing keys) fails inside its own expressions.
-            raise _refused(f"chat template: {type(error).__name__}: {error}") from error
         except (RecursionError, MemoryError) as error:
             raise _refused(f"chat template: {type(error).__name__}") from error
+        except Exception as error:
+            # A template written for other content (null, missing keys) fails inside its own expressions.
+            raise _refused(f"chat template: {type(error).__name__}: {error}") from error
 
 
 def joined_text(content: Any, index: int) -> str:
@@ -167,67 +173,8 @@ def _with_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-class _Guard:
-    """Time and size limits of one rendering; asked at every attribute, call and piece of output."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._rendering = threading.local()  # long prompts are rendered in worker threads
-
-    def start(self) -> None:
-        self._rendering.deadline = self._clock() + MAX_RENDER_S
-
-    def check(self, value: Any = None) -> None:
-        if self._clock() > self._rendering.deadline:
-            raise jinja2.TemplateRuntimeError(f"took longer than {MAX_RENDER_S:g} s")
-        if isinstance(value, str | list | tuple) and len(value) > MAX_PROMPT_CHARACTERS:
-            raise jinja2.TemplateRuntimeError(f"grew beyond {MAX_PROMPT_CHARACTERS} characters")
-
-
-class _GuardedEnvironment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**"})
-
-    def __init__(self, guard: _Guard) -> None:
-        super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-        )
-        self._guard = guard
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        value = super().getattr(obj, attribute)
-        self._guard.check(value)
-        return value
-
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        value = super().getitem(obj, argument)
-        self._guard.check(value)
-        return value
-
-    def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        self._guard.check()
-        return super().call(__context, __obj, *args, **kwargs)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self._guard.check()
-        sizes = [value for value in (left, right) if isinstance(value, int)]
-        repeats = operator == "**" or len(sizes) < 2
-        if repeats and any(abs(size) > _MAX_REPEAT for size in sizes):
-            raise jinja2.TemplateRuntimeError(f"{operator} with more than {_MAX_REPEAT}")
-        return super().call_binop(context, operator, left, right)
-
-
-class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}` marks the answer for training; here it is its content."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment(guard: _Guard) -> _GuardedEnvironment:
-    environment = _GuardedEnvironment(guard)
+def _environment(guard: Guard) -> GuardedEnvironment:
+    environment = GuardedEnvironment(guard)
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     return environment
@@ -235,12 +182,15 @@ def _environment(guard: _Guard) -> _GuardedEnvironment:
 
 def _tojson(
     value: Any,
-    indent: int | None = None,
+    indent: int | str | None = None,
     ensure_ascii: bool = False,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON, as the templates' authors expect: no HTML escapes, keys in the given order."""
+    if (indent if isinstance(indent, int) else len(indent or "")) > _MAX_INDENT:
+        raise jinja2.TemplateRuntimeError(f"tojson: an indent of more than {_MAX_INDENT}")
+    written_length(value)  # of lists within lists there may be more than memory for
     return json.dumps(
         value, indent=indent, ensure_ascii=ensure_ascii, separators=separators, sort_keys=sort_keys
     )
@@ -250,7 +200,7 @@ def _raise_exception(message: Any) -> None:
     raise jinja2.TemplateError(str(message))
 
 
-def _joined(pieces: Iterable[str], guard: _Guard) -> str:
+def _joined(pieces: Iterable[str], guard: Guard) -> str:
     out: list[str] = []
     length = 0
     for piece in pieces:
@@ -260,6 +210,11 @@ def _joined(pieces: Iterable[str], guard: _Guard) -> str:
             raise jinja2.TemplateRuntimeError(f"grew beyond {MAX_PROMPT_CHARACTERS} characters")
         out.append(piece)
     return "".join(out)
+
+
+def _whole(text: str) -> str:
+    """Replace halves of surrogates, which a template may write and nobody can encode."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def _cut_at(text: str, end: str) -> str:

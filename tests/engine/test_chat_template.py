@@ -216,8 +216,15 @@ class Ticking:
         return self.now
 
 
-def test_a_template_that_does_not_end_is_stopped() -> None:
-    source = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(999) %}{% for b in range(999) %}{% endfor %}{% endfor %}",
+        "{% set all = range(999) %}{% for a in all %}{% for b in all %}{% endfor %}{% endfor %}",
+        "{% set r = range(999) %}{% for a in r if a %}{% for b in r %}{% continue %}{% endfor %}{% endfor %}",
+    ],
+)
+def test_a_template_that_does_not_end_is_stopped(source: str) -> None:
     with pytest.raises(RequestError, match="took longer than 2 s"):
         render(source, [user("a")], clock=Ticking(0.01))
 
@@ -229,16 +236,73 @@ def test_a_template_that_does_not_end_is_stopped() -> None:
         "{{ 10 ** 999999999 }}",
         "{% set ns = namespace(s='aaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
         "{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}",
+        "{% set s = 'a' * 60000 %}" + "{% set s = s ~ s %}" * 12,
+        "{% set s = 'a' * 60000 %}" + "{% set s = s + s %}" * 12,
+        "{% set s = 'a' * 60000 %}" + "{% set s %}{{ s }}{{ s }}{% endset %}" * 12,
+        "{% set s = 'a' * 60000 %}{{ s.replace('a', s)|length }}",
+        "{% set s = 'a' * 60000 %}{{ s|replace('a', s)|length }}",
+        "{{ (['a' * 60000] * 60000)|join|length }}",
+        "{{ ','.join(['a' * 60000] * 60000)|length }}",
+        "{{ [0] * 60000 * 60000 }}",
+        "{% set x = [1] %}" + "{% set x = [x, x] %}" * 24 + "{{ x }}",
+        "{% set x = [1] %}" + "{% set x = [x, x] %}" * 24 + "{{ x|string|length }}",
+        "{% set x = [1] %}" + "{% set x = [x, x] %}" * 24 + "{{ x|tojson|length }}",
+        "{% set x = 9 ** 60000 %}" + "{% set x = x * x %}" * 8,
+        "{{ 'a'.zfill(99999999)|length }}",
+        "{{ 'a'|indent(99999999)|length }}",
+        "{{ messages|tojson(indent=99999999) }}",
     ],
 )
 def test_a_template_cannot_grow_without_bound(source: str) -> None:
-    with pytest.raises(RequestError, match=r"grew beyond|with more than"):
-        render(source, [user("a" * 1000)])
+    with pytest.raises(RequestError, match=r"grew beyond|(with|of) more than"):
+        render(source, [user("a" * 100_000)])
 
 
-def test_a_broken_template_is_a_fault_of_the_weights() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '%99999999d' % 1 }}",
+        "{{ '%*d' % (99999999, 1) }}",
+        "{{ '%99999999d'|format(1) }}",
+        "{{ '{:99999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 99999999) }}",
+        "{{ strftime_now('%99999999d') }}",
+    ],
+)
+def test_a_template_cannot_pad_without_bound(source: str) -> None:
+    with pytest.raises(RequestError, match="width"):
+        render(source, [user("a")])
+
+
+def test_formats_that_templates_use_are_kept() -> None:
+    source = (
+        "{{ '%s: %03d' % ('a', 7) }} {{ '%d'|format(123456) }} {{ '{} {:>4}'.format(1, 2) }} "
+        "{{ 'x\ny'|indent(2) }} {{ [1, [2]] ~ 'z' ~ none }} {{ ['a', 'b']|join(', ') }} "
+        "{{ 'ab'|replace('a', 'c') }} "
+        "{% set s %}{{ 1.5 }}{% endset %}{{ s ~ 1 }} {{ 'a\tb'.expandtabs(4) }} {{ 3 * 4 }} {{ [1] + [2] }}"
+    )
+    assert render(source, [user("a")]) == (
+        "a: 007 123456 1    2 x\n  y [1, [2]]zNone a, b cb 1.51 a   b 12 [1, 2]"
+    )
+
+
+def test_half_a_surrogate_that_a_template_writes_is_replaced() -> None:
+    assert render(r"{{ '\ud800' }}x", [user("a")]) == "\ufffdx"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{% if 1 %}" * 500 + "{% endif %}" * 500,
+        "{% for i in [1] %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    ],
+    ids=["syntax", "if", "for", "brackets"],
+)
+def test_a_broken_template_is_a_fault_of_the_weights(source: str) -> None:
     with pytest.raises(ConfigError, match="chat template: "):
-        ChatTemplate("{% if %}")
+        ChatTemplate(source)
 
 
 def test_every_character_may_be_in_a_message() -> None:
