@@ -46,13 +46,28 @@ def _qwen2() -> Any:
     return _by_pattern(r"\p{N}")
 
 
-def _tekken() -> Any:
-    """Split as Mistral's Tekken does: words end where lower case is followed by upper case."""
+def _by_case(digits: str, behind: str = "") -> Any:
+    """Split so that words end where lower case is followed by upper case."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     before = r"[^\r\n\p{L}\p{N}]?"
-    words = f"{before}{upper}*{lower}+|{before}{upper}+{lower}*"
+    words = f"{before}{upper}*{lower}+{behind}|{before}{upper}+{lower}*{behind}"
     tail = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    return _by_regex("|".join((words, r"\p{N}", tail)))
+    return _by_regex("|".join((words, digits, tail)))
+
+
+def _tekken() -> Any:
+    return _by_case(r"\p{N}")
+
+
+def _gpt4o() -> Any:
+    """Split as o200k does: a contraction belongs to its word."""
+    return _by_case(r"\p{N}{1,3}", f"{_CONTRACTIONS}?")
+
+
+def _qwen35() -> Any:
+    """Split as Qwen 2 does, but that marks are letters."""
+    words, tail = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+", _TAIL.replace(r"\p{L}", r"\p{L}\p{M}")
+    return _by_regex("|".join((_CONTRACTIONS, words, r"\p{N}", tail)))
 
 
 def _default() -> Any:
@@ -129,13 +144,15 @@ _PRE_TOKENIZERS: Mapping[str, Callable[[], Any]] = {
     "seed-coder": _seed_coder,
     "viking": _viking,
     "tekken": _tekken,
+    "gpt-4o": _gpt4o,
+    "qwen35": _qwen35,
 }
 # Whole pre-tokens that are tokens are taken as they are, without merging (tiktoken's rule).
 _IGNORE_MERGES = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0", "tekken"})
 # Plain prompts begin with BOS even where the file does not say `add_bos_token`.
 BEGIN_WITH_BOS = _IGNORE_MERGES
 # The original tokenizer normalises to NFC; GGUF does not say so.
-_NFC = frozenset({"qwen2"})
+_NFC = frozenset({"qwen2", "qwen35"})
 
 
 # For str.translate: characters of the alphabet to their bytes as Latin-1, others of Latin-1 to what is none.

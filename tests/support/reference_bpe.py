@@ -23,6 +23,16 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# As tiktoken's o200k_base and the tokenizer.json of gpt-oss have it.
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 DEFAULT = (
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
@@ -75,7 +85,10 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "deepseek-v3": DEEPSEEK_V3,
     "seed-coder": (SEED_CODER,),
     "viking": VIKING,
+    "gpt-4o": (O200K,),
+    "qwen35": (QWEN35,),
 }
+NORMALISED = ("qwen2", "qwen35")  # to NFC
 WHOLE_WORDS = ("llama-bpe", "tekken")  # a pre-token that is a token is taken without merging
 
 
@@ -97,7 +110,7 @@ LETTERS = _letters()
 def encode(text: str, pre: str, vocabulary: Mapping[str, int], merges: Sequence[str]) -> list[int]:
     """Tokenize without special or added tokens."""
     ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
-    if pre == "qwen2":
+    if pre in NORMALISED:
         text = unicodedata.normalize("NFC", text)
     ids: list[int] = []
     for word in _cut(text, PATTERNS[pre]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from tests.support.reference_bpe import LLAMA3, PATTERNS, QWEN2, TEKKEN, WHOLE_WORDS
+from tests.support.reference_bpe import LLAMA3, NORMALISED, PATTERNS, QWEN2, TEKKEN, WHOLE_WORDS
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog and then the dog jumps over the fox again",
@@ -87,7 +87,8 @@ PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "tekken": _split(TEKKEN),
     **{
         pre: _split(*PATTERNS[pre])
-        for pre in ("default", "deepseek-llm", "deepseek-coder", "deepseek-v3", "seed-coder", "viking")
+        for pre in PATTERNS
+        if pre not in ("gpt-2", "smollm", "llama-bpe", "qwen2", "tekken")
     },
 }
 
@@ -103,7 +104,7 @@ def tokenizer_json(pre: str = "qwen2") -> dict[str, Any]:
     return {
         "version": "1.0",
         "added_tokens": [{"id": i, "content": text, "special": special, **flags} for text, i, special in ids],
-        "normalizer": {"type": "NFC"} if pre == "qwen2" else None,
+        "normalizer": {"type": "NFC"} if pre in NORMALISED else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[pre]},
         "post_processor": None,
         "decoder": _level(use_regex=True),
