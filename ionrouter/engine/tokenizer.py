@@ -109,6 +109,11 @@ class Tokenizer:
         added = self._fast.get_added_tokens_decoder()
         return {token.content for i, token in added.items() if i >= first_id}
 
+    @property
+    def added_ids(self) -> frozenset[int]:
+        """Ids of the tokens that are cut out of any text before it is merged."""
+        return frozenset(self._fast.get_added_tokens_decoder())
+
     @cached_property
     def special_ids(self) -> frozenset[int]:
         return frozenset(special.id for special in self.specials)
@@ -284,7 +289,8 @@ def _ids(values: Iterable[int | None]) -> tuple[int, ...]:
 def usable(tokenizer: Tokenizer, vocab_size: int) -> tuple[Tokenizer, list[str]]:
     """Leave out tokens that the files name and the vocabulary does not have; return what and why, too.
 
-    Raises ConfigError where nothing else ends answers, or prompts should begin with such a token.
+    Raises ConfigError where nothing else ends answers, prompts should begin with such a token, or ordinary
+    text may hold one.
     """
     bos = tokenizer.named_bos.within(vocab_size)
     ends = [end.within(vocab_size) for end in tokenizer.named_ends]
@@ -294,12 +300,24 @@ def usable(tokenizer: Tokenizer, vocab_size: int) -> tuple[Tokenizer, list[str]]
         raise ConfigError(f"{lost[0]}, and prompts are to begin with it")
     if not stop_ids and any(end.fault for end in ends):
         raise ConfigError(f"{lost[-1]}, and nothing else ends answers")
+    _require_rows(tokenizer, vocab_size)
     tokenizer, absent = _without_absent(tokenizer, vocab_size)
     if absent:
         lost.append(f"tokens {', '.join(map(repr, absent))}: outside the vocabulary of {vocab_size}")
     if not lost:
         return tokenizer, []
     return replace(tokenizer, bos_id=bos.id, eos_id=ends[0].id, stop_ids=stop_ids), lost
+
+
+def _require_rows(tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Refuse a vocabulary whose text the model cannot read: prompts would fail by what they say."""
+    named = tokenizer.special_ids | tokenizer.added_ids
+    beyond = range(vocab_size, tokenizer.num_tokens)
+    if lost := [i for i in beyond if tokenizer._texts[i] and i not in named]:
+        first = f"the first is {lost[0]}, {tokenizer._texts[lost[0]]!r}"
+        raise ConfigError(
+            f"the tokenizer has {len(lost)} tokens beyond the model's vocabulary of {vocab_size}; {first}"
+        )
 
 
 def _without_absent(tokenizer: Tokenizer, vocab_size: int) -> tuple[Tokenizer, list[str]]:

@@ -329,3 +329,10 @@ def test_minus_one_as_llama_cpp_writes_it_is_no_id(key: str) -> None:
     without, minus_one = tokenizer.from_gguf(left), tokenizer.from_gguf(left | {name: (1 << 32) - 1})
     for ids in ("bos_id", "eos_id", "stop_ids"):
         assert getattr(minus_one, ids) == getattr(without, ids)
+
+
+def test_ordinary_tokens_that_the_model_has_no_rows_for_end_the_load() -> None:
+    tok = tokenizer.from_gguf(metadata())
+    assert tokenizer.usable(tok, tok.num_tokens + 64) == (tok, [])
+    with pytest.raises(ConfigError, match="beyond the model's vocabulary of 300; the first is 300, "):
+        tokenizer.usable(tok, 300)
