@@ -46,7 +46,7 @@ GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 _CONTRACT_OF_ION = frozenset({"functions", "function_call", "best_of", *GUIDED})
 # Not dropped for it either: the place in its queue and the session are made of them before it is asked.
 # Thinking is the model's own affair: one that does not think answers as it does.
-_READ_FOR_ION = frozenset({"service_tier", "prompt_cache_key", "reasoning", "reasoning_effort"})
+_READ_FOR_ION = frozenset({"service_tier", "prompt_cache_key", "cache_salt", "reasoning", "reasoning_effort"})
 
 
 class Fitted(Struct, frozen=True):

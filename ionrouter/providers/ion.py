@@ -7,6 +7,7 @@ sequence it starts ends with the iterator that started it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -236,9 +237,14 @@ def _settings(local: LocalModel) -> EngineSettings:
 
 
 def _salt(request: UpstreamRequest) -> str:
-    """Tell whose cached prefixes this request may see: its own key's, or everybody's."""
-    local = request.endpoint.local
-    return "" if local is not None and local.prefix_cache == "shared" else request.tenant
+    """Tell whose cached prefixes this request may see: its own key's, or everybody's, of the same salt."""
+    local, salt = request.endpoint.local, request.body.get("cache_salt")
+    owner = "" if local is not None and local.prefix_cache == "shared" else request.tenant
+    if salt is None:
+        return owner
+    if not isinstance(salt, str) or not salt:
+        raise invalid("cache_salt", "expected a text that is not empty")
+    return f"{owner}\0{hashlib.sha256(salt.encode()).hexdigest()}"  # of one length: no other owner's
 
 
 def _limits(endpoint: Endpoint, engine: LocalEngine) -> Limits:

@@ -218,6 +218,27 @@ async def test_a_second_request_reuses_the_first_ones_prefix_inside_a_tenant(mod
         assert await cached("b") == 0
 
 
+@pytest.mark.parametrize("prefix_cache", ["isolate", "shared"])
+async def test_a_cache_salt_keeps_prefixes_apart_within_a_key(model: Path, prefix_cache: str) -> None:
+    endpoint = local_endpoint(model, prefix_cache=prefix_cache)
+    body = GREEDY | {"messages": [{"role": "user", "content": "the lazy fox " * 30}]}
+    async with provider_of(endpoint, cache=model.parent) as provider:
+
+        async def cached(**salt: object) -> int:
+            reply = await ask(provider, ion_request(endpoint, body | salt, tenant="a"))
+            assert reply.usage is not None
+            return reply.usage.cached_tokens
+
+        assert await cached() == 0
+        assert await cached(cache_salt="x") == 0
+        assert await cached(cache_salt="x") >= 16
+        assert await cached(cache_salt="y") == 0
+        assert await cached(cache_salt=None) >= 16
+        for odd in ("", 5):
+            with pytest.raises(UpstreamError, match="cache_salt"):
+                await cached(cache_salt=odd)
+
+
 async def test_a_shared_prefix_cache_serves_every_tenant(model: Path) -> None:
     endpoint = local_endpoint(model, prefix_cache="shared")
     body = GREEDY | {"messages": [{"role": "user", "content": "the lazy cat " * 30}]}
