@@ -22,7 +22,6 @@ from ionrouter.engine.tool_format import THINK, format_of
 from ionrouter.errors import ConfigError, RequestError
 
 _MAX_INDENT = 64  # of JSON
-_SURROGATE = re.compile("[\ud800-\udfff]")
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
@@ -134,7 +133,7 @@ class ChatTemplate:
                 **self._tokens,
                 **given,
             )
-            return _whole(_joined(pieces, self._guard))
+            return _joined(pieces, self._guard)
         except jinja2.TemplateError as error:
             raise _refused(f"chat template: {error.message or error}") from error
         except (RecursionError, MemoryError) as error:
@@ -210,11 +209,6 @@ def _joined(pieces: Iterable[str], guard: Guard) -> str:
             raise jinja2.TemplateRuntimeError(f"grew beyond {MAX_PROMPT_CHARACTERS} characters")
         out.append(piece)
     return "".join(out)
-
-
-def _whole(text: str) -> str:
-    """Replace halves of surrogates, which a template may write and nobody can encode."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def _cut_at(text: str, end: str) -> str:

@@ -286,10 +286,6 @@ def test_formats_that_templates_use_are_kept() -> None:
     )
 
 
-def test_half_a_surrogate_that_a_template_writes_is_replaced() -> None:
-    assert render(r"{{ '\ud800' }}x", [user("a")]) == "\ufffdx"
-
-
 @pytest.mark.parametrize(
     "source",
     [
