@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from time import perf_counter
+from time import thread_time
 
 from ionrouter.stats.book import SeriesKey, StatsBook
 from ionrouter.stats.popularity import WEEK_S, steps
@@ -50,6 +50,7 @@ def test_a_full_book_is_read_in_short_steps() -> None:
         hours = next(window for window in series.windows if window.width_s == HOUR.width_s)
         for hour in range(HOUR.max_buckets):
             hours.restore(int(NOW // HOUR.width_s) - hour, packed)
-    moments = [perf_counter(), *(perf_counter() for _ in steps(made, NOW))]
+    moments = [thread_time(), *(thread_time() for _ in steps(made, NOW))]
     assert told(made) == {"m": 100 * 169 * 7}
-    assert sorted(after - before for before, after in pairwise(moments))[50] < 0.001  # merging takes 20 ms
+    taken = sorted(after - before for before, after in pairwise(moments))
+    assert taken[50] < 0.005  # of CPU; merging takes 20 ms
