@@ -7,11 +7,11 @@ and that a half-spoken connection is not left open.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.faults.arena import CASES, Arena, Case, Seen, arena, mode
+from tests.faults.arena import CASES, DOORS, Arena, Case, Seen, arena, mode
 from tests.faults.scorecard import HEADINGS, PAGE, case_rows, row, rows_in
 from tests.support.pages import text_of
 
@@ -31,10 +31,16 @@ class Want:
     afterwards: str = "in use"
     status: int = -2  # in the catalogue
     hangs_up: bool = False  # the primary had not ended its answer: the router must leave it
+    billed: tuple[str, ...] = ()  # through which doors a failed primary is known to have begun an answer
 
 
 FALLS_BACK = Want("b")
 LEAVES = Want("b", hangs_up=True)
+CUT = replace(LEAVES, billed=DOORS)
+SPOILED = replace(FALLS_BACK, billed=DOORS)
+LEFT = replace(
+    LEAVES, billed=("openai", "carried")
+)  # litellm tells nothing of an answer that it is left with
 BREAKS_502 = Want("a", error=502, hangs_up=True)
 BREAKS_504 = Want("a", error=504, hangs_up=True)
 SERVES = Want("a", None, status=0)
@@ -46,10 +52,10 @@ WANTS: dict[str, tuple[Want, Want]] = {
     "reset before headers": (FALLS_BACK, FALLS_BACK),
     "silence": (LEAVES, LEAVES),
     "slow first token": (LEAVES, SERVES),
-    "cut stream": (BREAKS_502, LEAVES),
-    "stalled stream": (BREAKS_504, LEAVES),
-    "malformed event": (LEAVES, FALLS_BACK),
-    "malformed event after text": (BREAKS_502, FALLS_BACK),
+    "cut stream": (BREAKS_502, CUT),
+    "stalled stream": (BREAKS_504, LEFT),
+    "malformed event": (LEAVES, SPOILED),
+    "malformed event after text": (BREAKS_502, SPOILED),
     "missing [DONE]": (SERVES, SERVES),
     "context overflow": (Want("b", "endpoint_request", status=0),) * 2,
     "content filter": (SERVES, SERVES),
@@ -57,7 +63,7 @@ WANTS: dict[str, tuple[Want, Want]] = {
     "error inside 200": (LEAVES, FALLS_BACK),
     "error inside 200 after text": (Want("a", error=503, hangs_up=True), FALLS_BACK),
     "empty 200": (FALLS_BACK, FALLS_BACK),
-    "slow trickle": (BREAKS_504, LEAVES),
+    "slow trickle": (BREAKS_504, LEFT),
 }
 FLAPPING = [case for case in CASES if case.fault.name == "flapping primary"]
 STEADY = [case for case in CASES if case.fault.name in WANTS]
@@ -84,16 +90,19 @@ def check_answer(case: Case, want: Want, seen: Seen) -> None:
     assert seen.words and "from b" not in seen.words  # never two answers in one
 
 
-def check_bill(want: Want, seen: Seen) -> None:
+def check_bill(case: Case, want: Want, seen: Seen) -> None:
     """A good answer costs what its own endpoint charges; a broken one what had been written."""
     record = seen.generation
+    *failed, last = record["provider_responses"]
+    wasted = sum(a["cost"] for a in failed)
+    assert (wasted > 0) == (case.door in want.billed)
     if want.error is None and seen.words:
         assert (record["tokens_prompt"], record["tokens_completion"]) == (5, 2)
-        assert record["total_cost"] == pytest.approx(COST[want.served])
+        assert last["cost"] == pytest.approx(COST[want.served])
         assert (seen.usage["prompt_tokens"], seen.usage["completion_tokens"]) == (5, 2)
-        assert seen.usage["cost"] == pytest.approx(COST[want.served])
+        assert seen.usage["cost"] == pytest.approx(COST[want.served] + wasted)
     assert record["total_cost"] == pytest.approx(sum(a["cost"] for a in record["provider_responses"]))
-    assert (record["total_cost"] > 0) == bool(want.served)
+    assert (record["total_cost"] > 0) == bool(want.served or want.billed)
 
 
 def check_record(case: Case, want: Want, seen: Seen) -> None:
@@ -117,7 +126,7 @@ def test_a_classic_fault_has_its_defined_end(place: Arena, case: Case) -> None:
     seen = place.play(case)
     for one in seen:
         check_answer(case, want, one)
-        check_bill(want, one)
+        check_bill(case, want, one)
         check_record(case, want, one)
     asked = place.a.requests[num_before:]
     assert len(asked) == len(seen)  # the primary is asked once a request: fallback is the retry
@@ -143,7 +152,7 @@ def test_a_flapping_primary_is_used_whenever_it_works(place: Arena, case: Case) 
     assert [one.words for one in seen] == ["from b", "from a"] * 2
     for one, want in zip(seen, [FALLS_BACK, SERVES] * 2, strict=True):
         check_answer(case, want, one)
-        check_bill(want, one)
+        check_bill(case, want, one)
         check_record(case, want, one)
     assert (place.afterwards(case), place.published_status(case)) == ("in use", -2)
     assert row(case, seen, "in use") in text_of(PAGE).splitlines(), "run: python -m tests.faults.scorecard"

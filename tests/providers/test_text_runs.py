@@ -90,7 +90,7 @@ async def test_however_reads_cut_the_stream_the_texts_are_the_same(
     ("odd", "expected", "texts"),
     [
         (event("x", usage={"prompt_tokens": 3, "completion_tokens": 4}), "usage", ["a", "b", "x", "c", ""]),
-        (event("x", "length"), "finish", ["a", "b", "x", "c", ""]),
+        (event("x", "length"), "finish", ["a", "b", "x", "c"]),
         (event(None), "none", ["a", "b", "c", ""]),
         (event(5), "number", ["a", "b", "5", "c", ""]),
         (event("x", service_tier="flex"), "tier", ["a", "b", "x", "c", ""]),
