@@ -368,8 +368,8 @@ def test_explain_tells_of_splits_hedges_and_shadows(
     assert main(["explain", "m", "--config", str(config)]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "canary of m: 25% next, 75% the others; this one, by chance: " in told
-    assert "hedge after 2 s, at least 0.2 s, 0.1 of requests; now: " in told and "fake/m 2.00 s" in told
-    assert "shadow: 0.5 of requests to next/m, 4 at once" in told
+    assert "hedge after 2 s, at least 0.2 s, 10% of requests; now: " in told and "fake/m 2.00 s" in told
+    assert "shadow: 50% of requests to next/m, 4 at once" in told
 
 
 STRATEGIC = """

@@ -210,7 +210,7 @@ class Hedge:
 
     def __str__(self) -> str:
         after = "p95" if self.after_s is None else f"{self.after_s:g} s"
-        return f"after {after}, at least {self.floor_s:g} s, {self.budget:.4g} of requests"
+        return f"after {after}, at least {self.floor_s:g} s, {100 * self.budget:.4g}% of requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Shadow:
     max_running: int = 4
 
     def __str__(self) -> str:
-        return f"{self.share:.4g} of requests to {self.endpoint.id}, {self.max_running} at once"
+        return f"{100 * self.share:.4g}% of requests to {self.endpoint.id}, {self.max_running} at once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def _edges(data: Any, source: str) -> dict[str, Any]:
 def test_a_canary_and_a_shadow_are_told_with_their_percentages(data: Any) -> None:
     node = _nodes(data)["model:acme/canary"]
     assert node["split"] == {"name": "canary of acme/canary", "percents": {"twin": 5, "the others": 95}}
-    assert node["hedge"].startswith("after p95") and node["shadow"].startswith("0.07 of requests to ")
+    assert node["hedge"].startswith("after p95") and node["shadow"].startswith("7% of requests to ")
     found = _edges(data, "model:acme/canary")
     told = {target.removeprefix("endpoint:"): (e["percent"], e["arm"]) for target, e in found.items()}
     assert told == {

@@ -58,7 +58,7 @@ def test_the_picture_has_percentages_shadows_groups_and_presets(browser: Browser
         expect(page.locator('[id="node-endpoint:twin/acme/one"]')).to_contain_text("0.5 % first pick")
         expect(page.locator('[id="node-endpoint:fake/acme/one"]')).to_contain_text("99.5 % first pick")
         told = _detail(page, "model:acme/one")
-        assert "0.5 % twin" in told and "99.5 % the others" in told and "0.07 of requests to" in told
+        assert "0.5 % twin" in told and "99.5 % the others" in told and "7% of requests to" in told
         assert "10 % acme/two" in _detail(page, "group:acme/both")
         assert "model, temperature" in _detail(page, "preset:coder")
 
