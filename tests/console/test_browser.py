@@ -148,7 +148,7 @@ def test_a_server_that_went_away_is_told_and_found_again(browser: Browser, tmp_p
 def test_a_narrow_window_shows_everything_without_scrolling_sideways(
     browser: Browser, server: Server
 ) -> None:
-    for view in ("", "routes", "latency", "explain?model=one", "try"):
+    for view in ("", "routes", "latency", "explain?model=one", "try", "keys"):
         with page_of(browser, server, view) as page:
             page.set_viewport_size({"width": 360, "height": 700})
             expect(page.locator("h1")).to_be_visible()

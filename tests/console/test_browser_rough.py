@@ -14,7 +14,7 @@ from tests.support.server import Server, running_server
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 
-VIEWS = ("", "routes", "latency", "explain?model=one", "try?model=one")
+VIEWS = ("", "routes", "latency", "explain?model=one", "try?model=one", "keys")
 NARROW = {"width": 320, "height": 256}  # 1280 by 1024 at 400 %
 
 

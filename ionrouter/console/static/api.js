@@ -3,11 +3,12 @@
 const PLACE = "ionrouter.key";
 const BASE = new URL("../api/v1/", document.baseURI);
 
-/** An answer that is not 2xx, in the server's own words. */
+/** An answer that is not 2xx, in the server's own words; `param` is the field at fault, or null. */
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, param = null) {
     super(message);
     this.status = status;
+    this.param = param;
   }
 }
 
@@ -36,8 +37,16 @@ export async function text(path, parameters = {}) {
 
 /** POST JSON; returns the Response, so that streams can be read. */
 export function post(path, parameters, body, signal) {
-  const sent = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body), signal };
-  return send(path, parameters, sent);
+  return send(path, parameters, written("POST", body, signal));
+}
+
+/** PATCH with a body or DELETE without one; reads the JSON. */
+export async function change(method, path, body = undefined) {
+  return json(await send(path, {}, written(method, body)));
+}
+
+function written(method, body, signal = undefined) {
+  return { method, headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body), signal };
 }
 
 /** The JSON of an answer. */
@@ -81,5 +90,6 @@ function notJson(answer) {
 }
 
 function refusal(answer, body) {
-  return new ApiError(answer.status, body?.error?.message ?? `The server answered with status ${answer.status}.`);
+  const words = body?.error?.message ?? `The server answered with status ${answer.status}.`;
+  return new ApiError(answer.status, words, body?.error?.param ?? null);
 }

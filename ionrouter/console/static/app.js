@@ -2,16 +2,18 @@
 //
 // A view is { title, show(element, parameters, page), refresh(signal)?, leave()?, every_s? }: `show` puts its frame up once,
 // `refresh` fills it in, every `every_s` seconds while the tab is seen and nobody has paused it. To a view the page is
-// { refresh(), keep({ name: value }), failed(error) }: ask anew, write what was chosen into the address, say what went wrong.
+// { refresh(), keep({ name: value }), failed(error), askForKey() }: ask anew, write what was chosen into the address, say what
+// went wrong, let somebody enter another key.
 
 import { ApiError, key, Unreachable } from "./api.js";
 import { explain } from "./explain.js";
+import { keys } from "./keys.js";
 import { latency } from "./latency.js";
 import { overview } from "./overview.js";
 import { routes } from "./routes.js";
 import { trial } from "./trial.js";
 
-const VIEWS = { overview, routes, latency, explain, try: trial };
+const VIEWS = { overview, routes, latency, explain, try: trial, keys };
 const place = document.getElementById("view");
 const problem = document.getElementById("problem");
 const state = document.getElementById("state");
@@ -29,7 +31,7 @@ let written = ""; // the address that it was shown by, or wrote itself
 let asking = null; // AbortController of its refresh
 let timer = 0;
 let isPaused = false;
-const page = { refresh, keep, failed };
+const page = { refresh, keep, failed, askForKey };
 
 /** #/latency?model=x -> the view's name and its parameters. */
 function address() {

@@ -70,3 +70,8 @@ export function select(id, options, value, onchange = null) {
   const made = options.map(([key, words]) => h("option", { value: key, selected: key === value }, words));
   return h("select", { id, onchange }, made);
 }
+
+/** One figure with its heading; the note and the picture may be left out. */
+export function tile(heading, value, note = "", picture = null) {
+  return h("section", { class: "tile" }, h("h2", {}, heading), h("p", { class: "value" }, value), h("p", { class: "note" }, note), picture);
+}

@@ -63,6 +63,11 @@ export function lasting(seconds) {
   return `${Math.floor(seconds / width)} ${name}${rest ? ` ${rest} ${next[0]}` : ""}`;
 }
 
+/** An ISO 8601 moment of the API in its own time, UTC, to the minute: 2026-12-31 08:00. */
+export function utc(iso) {
+  return iso === null ? DASH : iso.slice(0, 16).replace("T", " ");
+}
+
 /** A moment of the epoch, in the reader's own time; days are UTC's, as the server counts them. */
 export function moment(seconds, isDay = false) {
   const at = new Date(seconds * 1000);

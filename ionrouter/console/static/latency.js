@@ -1,9 +1,11 @@
 // Statistics of attempts by endpoint, model, provider, class or key: the same figures as GET stats/routes.
 
 import { get, text } from "./api.js";
+import { save } from "./csv.js";
 import { field, h, replace, scrolling, select } from "./dom.js";
 import { count, moment, ms, rate, share, usd } from "./format.js";
 import { bars } from "./series.js";
+import { heading, sorted, turned } from "./sorting.js";
 import { OPTIONS, windowOf } from "./windows.js";
 
 const GROUPS = [["endpoint", "endpoint"], ["model", "model"], ["provider", "provider"], ["class", "prompt length"], ["stream", "streamed or whole"], ["key", "key"]];
@@ -111,13 +113,10 @@ function columns() {
 function draw() {
   const made = columns();
   const [by, way] = made.some(([id]) => id === order[0]) ? order : ["requests", -1];
-  const value = made.find(([id]) => id === by)[2];
-  const sorted = [...rows].sort((a, b) => compare(value(a), value(b), way));
+  const lines = sorted(rows, made.find(([id]) => id === by)[2], way);
   const stretch = windowOf(parts.window.value);
-  const head = made.map(([id, words], i) =>
-    h("th", { scope: "col", class: i > 0 ? "number" : null, "aria-sort": id === by ? (way < 0 ? "descending" : "ascending") : null },
-      h("button", { type: "button", id: `sort-${id}`, onclick: () => sortBy(id) }, words)));
-  const body = sorted.slice(0, MAX_ROWS).map((row) => h("tr", {}, made.map(([id, , of, tell], i) => cell(id, i, tell(of(row)), row)), h("td", {}, picture(row, stretch))));
+  const head = made.map(([id, words], i) => heading(id, words, [by, way], sortBy, i > 0));
+  const body = lines.slice(0, MAX_ROWS).map((row) => h("tr", {}, made.map(([id, , of, tell], i) => cell(id, i, tell(of(row)), row)), h("td", {}, picture(row, stretch))));
   replace(parts.table,
     h("table", {}, h("thead", {}, h("tr", {}, head, h("th", { scope: "col" }, "requests over time"))), h("tbody", {}, body)),
     rows.length === 0 && h("p", { class: "note" }, "No requests in this time."),
@@ -138,13 +137,8 @@ function picture(row, stretch) {
   return bars(points, { since: about.since, until: about.until, width_s: stretch.width_s, words: `requests of ${shownName(row)} by the ${stretch.resolution}`, tell });
 }
 
-function compare(a, b, way) {
-  if (a === null || b === null) return (a === null) - (b === null); // unknown goes last, whatever the order
-  return way * (typeof a === "string" ? a.localeCompare(b) : a - b);
-}
-
 function sortBy(id) {
-  order = order[0] === id ? [id, -order[1]] : [id, id === "name" ? 1 : -1];
+  order = turned(order, id, id === "name" ? 1 : -1);
   draw();
 }
 
@@ -156,9 +150,5 @@ async function download(page) {
     parts.fault.textContent = page.failed(error);
   }
   parts.fault.hidden = csv !== "";
-  if (csv === "") return;
-  const file = new Blob([csv], { type: "text/csv" });
-  const link = h("a", { href: URL.createObjectURL(file), download: `ionrouter-${parts.group.value}-${parts.window.value}.csv` });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  if (csv !== "") save(`ionrouter-${parts.group.value}-${parts.window.value}.csv`, csv);
 }

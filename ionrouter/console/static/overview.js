@@ -1,7 +1,7 @@
 // What is going on: how the server is, the last stretch of time in figures, every endpoint's state.
 
 import { get, health } from "./api.js";
-import { h, replace, scrolling, select } from "./dom.js";
+import { h, replace, scrolling, select, tile } from "./dom.js";
 import { count, lasting, moment, ms, price, rate, share, usd } from "./format.js";
 import { bars, meter } from "./series.js";
 import { badge, reasonOf, stateOf } from "./state.js";
@@ -87,7 +87,7 @@ function tiles(row, series, stretch) {
     const words = `${heading} by the ${stretch.resolution}`;
     const named = (start, figure) => `${moment(start, stretch.resolution === "day")}: ${tell(figure)}`;
     const picture = bars(points, { ...range, width: 220, height: 34, words, tell: named });
-    return h("section", { class: "tile" }, h("h2", {}, heading), h("p", { class: "value" }, value), h("p", { class: "note" }, note), picture);
+    return tile(heading, value, note, picture);
   });
 }
 
