@@ -15,8 +15,8 @@ from ionrouter.commands.console import make_console
 from ionrouter.commands.table import Column, fitting
 from ionrouter.reload import load_table
 from ionrouter.router import Router
-from ionrouter.schema.common import CHARACTERS_PER_TOKEN
 from ionrouter.schema.request import EXAMPLE_PROMPT_TOKENS, InferenceRequest, Kind
+from ionrouter.schema.usage import CHARACTERS_PER_TOKEN
 from ionrouter.settings import Settings
 
 _CANDIDATE = (

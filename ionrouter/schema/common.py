@@ -20,10 +20,10 @@ from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS
 from ionrouter.schema.plugins import PLUGINS, RESPONSE_HEALING
 from ionrouter.schema.preferences import IonrouterObject, ProviderObject
 from ionrouter.schema.request import NOBODY, Client, InferenceRequest, Kind, Overrides, ProviderPreferences
+from ionrouter.schema.usage import CHARACTERS_PER_TOKEN
 from ionrouter.schema.whole_numbers import WHOLE, Integer, with_whole
 
 MAX_MODELS = 1024  # attempts are bounded elsewhere; this bounds the work of resolving
-CHARACTERS_PER_TOKEN = 4
 MAX_SESSION_ID = 256  # characters; sessions are remembered, and kept with every request
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from ionrouter.schema.common import CHARACTERS_PER_TOKEN, TextRequest
+from ionrouter.schema.common import TextRequest
+from ionrouter.schema.usage import CHARACTERS_PER_TOKEN
 from ionrouter.schema.whole_numbers import WHOLE
 
 MAX_PROMPTS = 128

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from ionrouter.schema.plugins import CONTEXT_COMPRESSION, is_enabled
 from ionrouter.schema.request import InferenceRequest
+from ionrouter.schema.usage import CHARACTERS_PER_TOKEN
 
-CHARACTERS_PER_TOKEN = 4  # as in the estimate of the prompt's length
 MARGIN = 0.1  # of the context: the estimate errs, and the chat template adds tokens
 CUT = " [...] "  # stands where text was taken out
 MIN_TEXT = 64  # characters left of a text that is cut

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 
 from ionrouter.schema.answers import Unstreamed, cost_fields
 from ionrouter.schema.chat import PARTS, Part
-from ionrouter.schema.common import CHARACTERS_PER_TOKEN, PositiveInt, TextRequest
+from ionrouter.schema.common import PositiveInt, TextRequest
 from ionrouter.schema.events import Committed, Complete, Finished
-from ionrouter.schema.usage import Usage
+from ionrouter.schema.usage import CHARACTERS_PER_TOKEN, Usage
 from ionrouter.schema.vectors import rows_in
 
 MAX_INPUTS = 2048

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from ionrouter.schema.events import Choice, FinishReason, Lane, ProviderEvent, TextRun
 from ionrouter.schema.tool_calls import CalledTool
-from ionrouter.schema.usage import Usage
-
-CHARACTERS_PER_TOKEN = 4
+from ionrouter.schema.usage import CHARACTERS_PER_TOKEN, Usage
 
 
 class Tally(Struct):
