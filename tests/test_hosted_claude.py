@@ -31,7 +31,8 @@ providers:
     {{ type: litellm, litellm_provider: anthropic, name: Anthropic, base_url: {up}, keys: [CLAUDE_KEY] }}
 routing: {{ explore: 0 }}
 models:
-  anthropic/claude: {{ endpoints: [ {{ provider: anthropic, model: claude-sonnet-4-5, cooldown: 0 }} ] }}
+  anthropic/claude: {{ endpoints: [ {{ provider: anthropic, model: claude-sonnet-4-5, cooldown: 0 }} ],
+                      input_modalities: [text, image, file] }}
 patterns:
   "claude-*": {{ provider: anthropic }}
 """
@@ -191,6 +192,45 @@ def test_items_of_a_mixed_turn_keep_their_order_both_ways(claude: Asked, stream:
         answered(client, stream, input=[HI, *items, *results], **asked)
     joined = {"type": "text", "text": "And again."}
     assert up.requests[-1].json()["messages"][1]["content"] == [*BLOCKS[:4], joined, BLOCKS[6]]
+
+
+PICTURE: Any = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+}
+PAPER: Any = {
+    "type": "document",
+    "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+}
+MARK: Any = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_result_holds_its_pictures_and_whether_it_failed(claude: Asked, stream: bool) -> None:
+    server, up = claude
+    seen: Any = {"type": "text", "text": "seen"}
+    results = [
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": [seen, PICTURE, PAPER | MARK]},
+        {"type": "tool_result", "tool_use_id": "toolu_2", "content": "it broke", "is_error": True},
+    ]
+    for after in ([], [{"type": "text", "text": "go on"}, PICTURE]):
+        history = [HI, {"role": "assistant", "content": [BLOCKS[2], BLOCKS[6]]},
+                   {"role": "user", "content": [*results, *after]}]  # fmt: skip
+        up.enqueue(script(stream, [("text", "done")], "stop"))
+        body = {"model": MODEL, "max_tokens": 99, "tools": USED_TOOLS, "stream": stream, "messages": history}
+        assert server.post("/v1/messages", body)[0] == 200
+        assert up.requests[-1].json()["messages"][2]["content"] == [*results, *after]
+
+
+def test_fields_of_a_tool_that_chat_does_not_have_reach_claude(claude: Asked) -> None:
+    server, up = claude
+    up.enqueue(script(False, [("text", "done")], "stop"))
+    own = {"strict": True, "eager_input_streaming": True, "input_examples": [{"a": 1}], **MARK}
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
+    tool = {"name": "f", "description": "d", "input_schema": schema, **own}
+    asked = {"model": MODEL, "max_tokens": 99, "tools": [tool], "messages": [HI]}
+    assert server.post("/v1/messages", asked)[0] == 200
+    assert up.requests[-1].json()["tools"] == [tool | {"type": "custom"}]
 
 
 # Anthropic's error types; each with its status, and the type that a caller of /messages is told: what is

@@ -15,9 +15,9 @@ from msgspec import Struct
 from ionrouter.balancing.plain_messages import make_plain
 from ionrouter.balancing.reasoning import thought_fields
 from ionrouter.routing.table import Endpoint
+from ionrouter.schema.claudes_fields import without_claudes
 from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS, is_instruction
 from ionrouter.schema.request import InferenceRequest
-from ionrouter.schema.turn_order import without_order
 
 # The request itself, for every kind.
 CONTENT = frozenset(
@@ -176,8 +176,10 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
             dropped.append(name)
     if is_shared and not endpoint.provider.forward_provider:
         make_plain(body, endpoint.supported_parameters, thought_fields(endpoint))
-    elif is_shared and isinstance(messages := body.get("messages"), list):
-        body["messages"] = list(map(without_order, messages))
+    elif endpoint.provider.type != "litellm":  # whose adapter knows who is Claude
+        for name in ("messages", "tools"):
+            if isinstance(items := body.get(name), list):
+                body[name] = list(map(without_claudes, items))
     if endpoint.provider.forward_provider and request.gateway_fields.get("provider"):
         body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
     if (mark := request.gateway_fields.get(_MARK)) is not None and _caches_by_mark(endpoint):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any
 
-from ionrouter.schema.fields import TURN_ORDER
+from ionrouter.schema.fields import OF_CLAUDE
 from ionrouter.schema.reasoning_details import TOLD_IN, thoughts_of
 
-_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
-_OF_ANSWERS = frozenset({"reasoning_details", "annotations", "images", TURN_ORDER})
+_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint", *OF_CLAUDE})
+_OF_ANSWERS = frozenset({"reasoning_details", "annotations", "images"})
 _HELD = frozenset({*TOLD_IN, "reasoning_details"})
 
 

@@ -11,10 +11,11 @@ from ionrouter.providers.rerank_body import sent_documents
 from ionrouter.providers.upstream_body import with_one_length, without_protected
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema import json
+from ionrouter.schema.claudes_fields import tool_of_claude, whole_results, without_claudes
 from ionrouter.schema.fields import AS_CLAUDE, MODEL_PARAMETERS
 from ionrouter.schema.reasoning_details import thoughts_of
 from ionrouter.schema.request import WHOLE_KINDS
-from ionrouter.schema.turn_order import in_order, without_order
+from ionrouter.schema.turn_order import in_order
 
 # Whatever else a body holds could be one of litellm's own switches (api_base, fallbacks, mock_response ...).
 _INPUT = frozenset(("messages", "prompt", "input", "suffix", "echo", "best_of"))
@@ -72,13 +73,15 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
     endpoint = request.endpoint
     body = with_one_length(dict(request.body), endpoint.option("max_tokens_field"))
     allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
+    name = endpoint.provider.litellm_provider or endpoint.provider.slug
     if isinstance(messages := allowed.get("messages"), list):
-        name = endpoint.provider.litellm_provider or endpoint.provider.slug
         wants_content = endpoint.option("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
         with_thoughts = _with_content if wants_content else _with_thinking
         if name == "anthropic":  # litellm joins an assistant's messages that follow each other
-            messages = [piece for message in messages for piece in _pieces(message)]
-        allowed["messages"] = [with_thoughts(without_order(message)) for message in messages]
+            messages = [piece for message in whole_results(messages) for piece in _pieces(message)]
+        allowed["messages"] = [with_thoughts(without_claudes(message)) for message in messages]
+    if isinstance(tools := allowed.get("tools"), list):
+        allowed["tools"] = list(map(tool_of_claude if name == "anthropic" else without_claudes, tools))
     return {**allowed, **_reasoning(body, endpoint)}
 
 

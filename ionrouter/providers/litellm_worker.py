@@ -19,6 +19,7 @@ from typing import Any
 
 from ionrouter.providers.frames import WINDOW_BYTES, encode, read_frame
 from ionrouter.providers.litellm_capture import CAME, keep_instead, note_body
+from ionrouter.providers.litellm_claude import mend_claudes
 from ionrouter.providers.litellm_count import count_tokens
 from ionrouter.providers.litellm_errors import describe
 from ionrouter.providers.litellm_proof import prove
@@ -50,6 +51,7 @@ def import_litellm() -> Any:
     logging.disable(logging.CRITICAL)
     _mend_clients()
     _fetch_nothing()
+    _mend_translation()
     return litellm
 
 
@@ -64,6 +66,13 @@ def _fetch_nothing() -> None:
         raise url_utils.SSRFError("addresses in requests are not fetched here")
 
     url_utils.validate_url = refuse  # what every such fetch asks first
+
+
+def _mend_translation() -> None:
+    from litellm.litellm_core_utils.prompt_templates import factory
+    from litellm.llms.anthropic.chat.transformation import AnthropicConfig
+
+    mend_claudes(factory, AnthropicConfig)
 
 
 def _mend_clients() -> None:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ionrouter.schema.claudes_fields import FAILED, SEE_BELOW, told_of_result
 from ionrouter.schema.fields import TURN_ORDER
 from ionrouter.schema.turn_order import CALL, RANKS, TEXT, THOUGHT
 
 Part = dict[str, Any]
-SEE_BELOW = "The result is attached to the next message."
 
 
 def text_part(text: str, **extra: Any) -> Part:
@@ -76,17 +76,18 @@ class Conversation:
         Empty texts are left out: Claude refuses them in a list, and a mark on one anywhere.
         """
         self._close()
-        texts = [part for part in parts if part["type"] == "text" and part["text"]]
+        parts = [part for part in parts if part["type"] != "text" or part["text"]]
+        texts = [part for part in parts if part["type"] == "text"]
         media = [part for part in parts if part["type"] != "text"]
         if is_error:
-            texts = [text_part("Error: " if texts else "Error"), *texts]
+            texts = [text_part(FAILED if texts else FAILED.rstrip(": ")), *texts]
         if media and not texts:
             texts = [text_part(SEE_BELOW)]
-        about: Part = {}
+        about: Part = told_of_result(parts, is_error=is_error)
         if mark is not None and (marked := media or texts):
             marked[-1] = {**marked[-1], "cache_control": mark}
         elif mark is not None:
-            about = {"cache_control": mark}
+            about["cache_control"] = mark
         self._media.extend(media)
         is_plain = all(part.keys() == {"type", "text"} for part in texts)
         content: Any = "".join(part["text"] for part in texts) if is_plain else texts

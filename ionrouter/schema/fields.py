@@ -30,6 +30,12 @@ AS_CLAUDE = "thinking"
 # kinds as they come. For Claude alone, which checks where its signed thoughts stand.
 TURN_ORDER = "turn_order"
 
+# A key of a tool's message: how its result was, as schema/claudes_fields.py tells it. And one of a tool:
+# fields that chat's tools do not have.
+TOOL_RESULT = "tool_result"
+TOOL_EXTRAS = "tool_extras"
+OF_CLAUDE = frozenset({TURN_ORDER, TOOL_RESULT, TOOL_EXTRAS})
+
 # What a client library, or another router, reads as an instruction: where to go, as whom, what else to do.
 # Never from a caller to an upstream, by whatever way and whatever is configured.
 _INSTRUCTIONS = frozenset(

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from ionrouter.schema.callers_paths import CallersPaths, Convert
+from ionrouter.schema.claudes_fields import TOOL_FIELDS
 from ionrouter.schema.common import MAX_MODELS, Effort, ModelName, PositiveInt, Stop, ToolName, Twofold, Unit
 from ionrouter.schema.conversation import Conversation
-from ionrouter.schema.fields import AS_CLAUDE
+from ionrouter.schema.fields import AS_CLAUDE, TOOL_EXTRAS
 from ionrouter.schema.messages_blocks import (
     ALLOWED,
     Block,
@@ -67,7 +68,10 @@ class Tool(BaseModel):
     def to_chat(self) -> dict[str, Any]:
         optional = {"description": self.description, "strict": self.strict}
         function = {"name": self.name, "parameters": self.input_schema, **_given(optional)}
-        return {"type": "function", "function": function, **_given({"cache_control": self.cache_control})}
+        told = {"strict": self.strict, **(self.model_extra or {})}
+        extras = {name: told[name] for name in TOOL_FIELDS if told.get(name) is not None}
+        about = {"cache_control": self.cache_control, TOOL_EXTRAS: extras or None}
+        return {"type": "function", "function": function, **_given(about)}
 
 
 class ToolChoice(BaseModel):

@@ -18,13 +18,6 @@ _ITEMS = ("reasoning_details", "tool_calls")
 _PLAIN = ("reasoning", "reasoning_content", TURN_ORDER)
 
 
-def without_order(message: Any) -> Any:
-    """A message as anybody but Claude takes it."""
-    if not isinstance(message, Mapping) or TURN_ORDER not in message:
-        return message
-    return {name: value for name, value in message.items() if name != TURN_ORDER}
-
-
 def in_order(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Cut a mixed turn into messages of which each has chat's own order, and all together the turn's.
 

@@ -130,10 +130,20 @@ def test_a_plain_conversation_is_shared() -> None:
     assert sent(strict(), message)["messages"][0] is message
 
 
-@pytest.mark.parametrize("at", [strict(), strict("reasoning_details"), strict(forward_provider=True)])
-def test_the_order_of_a_mixed_turn_is_for_claude_alone(at: Endpoint) -> None:
+@pytest.mark.parametrize(
+    "at", [strict(), strict("reasoning_details", "tools"), strict(forward_provider=True)]
+)
+def test_what_only_claude_has_a_field_for_is_for_claude_alone(at: Endpoint) -> None:
     message = {"role": "assistant", "content": "x", "tool_calls": [CALL]}
-    assert sent(at, message | {"turn_order": ["call", "text"]}) == {"messages": [message]}
+    result = {"role": "tool", "tool_call_id": "k", "content": "Error: x"}
+    tool = {"type": "function", "function": {"name": "f"}}
+    told = sent(
+        at,
+        message | {"turn_order": ["call", "text"]},
+        result | {"tool_result": {"is_error": True}},
+        tools=[tool | {"tool_extras": {"strict": True}}],
+    )
+    assert told == {"messages": [message, result], "tools": [tool]}
 
 
 THOUGHT = {"role": "assistant", "content": "x"}
