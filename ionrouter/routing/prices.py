@@ -33,6 +33,15 @@ SAMPLING_PARAMETERS = frozenset(
         *("frequency_penalty", "presence_penalty"),
     }
 )
+# Anthropic's models take no penalties, and what no flag tells.
+_CLAUDES = frozenset({"temperature", "max_tokens", "max_completion_tokens", "stop", "parallel_tool_calls"})
+_CLAUDES_SAMPLING = frozenset({"top_p", "top_k"})  # which the newest have no longer
+_MODALITIES = {
+    "image": "supports_vision",
+    "file": "supports_pdf_input",
+    "audio": "supports_audio_input",
+    "video": "supports_video_input",
+}
 
 _LONG = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 # Endings say for whom: `_above_200k_tokens`, then `_priority`.
@@ -133,13 +142,13 @@ def _letters(name: str) -> str:
 
 
 def _known(entry: Mapping[str, Any]) -> KnownModel:
-    is_vision = entry.get("supports_vision") is True
+    takes = {name for name, flag in _MODALITIES.items() if entry.get(flag) is True}
     return KnownModel(
         price=_price(entry),
         context_length=_tokens(entry.get("max_input_tokens") or entry.get("max_tokens")),
         max_completion_tokens=_tokens(entry.get("max_output_tokens")),
         supported_parameters=_parameters(entry),
-        input_modalities=frozenset({"text", "image"} if is_vision else {"text"}),
+        input_modalities=frozenset({"text", *takes}),
     )
 
 
@@ -206,7 +215,12 @@ def _tokens(value: Any) -> int | None:
 
 def _parameters(entry: Mapping[str, Any]) -> frozenset[str]:
     named = {name for flag, names in _FIELDS_BY_FLAG.items() if entry.get(flag) is True for name in names}
-    return frozenset(named | SAMPLING_PARAMETERS) if named else frozenset()
+    if not named:
+        return frozenset()
+    if entry.get("litellm_provider") != "anthropic":
+        return frozenset(named | SAMPLING_PARAMETERS)
+    is_sampled = entry.get("supports_sampling_params") is not False
+    return frozenset(named | _CLAUDES | (_CLAUDES_SAMPLING if is_sampled else set()))
 
 
 def find_price_file() -> Path | None:

@@ -37,6 +37,20 @@ def test_an_entry_gives_prices_limits_and_parameters() -> None:
     assert known.supported_parameters >= {"tools", "tool_choice", "temperature", "max_tokens"}
 
 
+@pytest.mark.parametrize("is_sampled", [True, False])
+def test_claude_takes_what_no_flag_tells_and_no_penalties(is_sampled: bool) -> None:
+    flags = ("function_calling", "vision", "pdf_input")
+    entry = {"litellm_provider": "anthropic", **{f"supports_{flag}": True for flag in flags}}
+    if not is_sampled:
+        entry["supports_sampling_params"] = False
+    known = PriceBook({"claude-big": entry}).find("anthropic", "claude-big")
+    assert known is not None
+    assert known.input_modalities == {"text", "image", "file"}
+    assert known.supported_parameters >= {"tools", "stop", "temperature", "parallel_tool_calls"}
+    assert known.supported_parameters.isdisjoint({"frequency_penalty", "presence_penalty"})
+    assert is_sampled == ({"top_p", "top_k"} <= known.supported_parameters)
+
+
 def test_what_an_entry_does_not_say_stays_unknown() -> None:
     known = BOOK.find("acme", "bare-name")
     assert known is not None
