@@ -8,7 +8,9 @@ import re
 from ionrouter.schema.responses_tools import INPUT, as_input
 
 _BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-_WHOLE = re.compile(r'(?:[^"\\]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')  # characters, none of them half
+# Characters, none of them half. A backslash that begins no escape is one that a model forgot to escape.
+_WHOLE = re.compile(r'(?:[^"\\]+|\\(?:[^u]|u[0-9a-fA-F]{4}|u(?=[0-9a-fA-F]{0,3}[^0-9a-fA-F])))*', re.S)
+_LONE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\', re.S)
 _HALF_PAIR = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})$")
 _DECODER = json.JSONDecoder(strict=False)  # models write new lines as they are, too
 
@@ -53,7 +55,11 @@ class InputText:
 
 
 def _decoded(raw: str) -> str:
-    text: str = _DECODER.decode(f'"{raw}"')
+    try:
+        text: str = _DECODER.decode(f'"{raw}"')
+    except ValueError:
+        mended = _LONE.sub(lambda found: found[1] or r"\\", raw)
+        text = _DECODER.decode(f'"{mended}"')
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of pairs are none

@@ -28,11 +28,13 @@ def test_it_is_given_as_it_comes(size: int, is_ascii: bool) -> None:
         ('{"input": "a\\ud83d', "a"),
         ('{"input": "a\\ud83d"}', "a\ufffd"),
         ('{"input": "two\nlines"}', "two\nlines"),
+        ('{"input": "\\d\\\\d \\user \\u12\\n"}', "\\d\\d \\user \\u12\n"),
         ('{"other": 1, "input": "a"}', "a"),
         ('{"input": 3}', '{"input": 3}'),
         ("", ""),
     ],
 )
 def test_what_is_cut_or_odd_is_shown_as_far_as_it_goes(arguments: str, text: str) -> None:
-    reader = InputText()
-    assert reader.add(arguments) + reader.rest() == reader.whole() == text
+    for pieces in ([arguments], arguments):
+        reader = InputText()
+        assert "".join(map(reader.add, pieces)) + reader.rest() == reader.whole() == text
