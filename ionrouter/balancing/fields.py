@@ -16,7 +16,7 @@ from ionrouter.balancing.plain_messages import make_plain
 from ionrouter.balancing.reasoning import thought_fields
 from ionrouter.routing.table import Endpoint
 from ionrouter.schema.claudes_fields import without_claudes
-from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS, is_instruction
+from ionrouter.schema.fields import GATEWAY_FIELDS, MODEL_PARAMETERS, TOOL_EXTRAS, is_instruction
 from ionrouter.schema.request import InferenceRequest
 
 # The request itself, for every kind.
@@ -37,6 +37,8 @@ CONTENT = frozenset(
 )
 _LENGTH = ("max_completion_tokens", "max_tokens")  # the first wins where a client sends both
 _MARK = "cache_control"  # read here for how long a session stays, and by who caches
+
+_WITHOUT_STRICT = frozenset({"anthropic", "gemini"})  # litellm's providers whose tools it gives no `strict`
 
 # vLLM's older names for structured outputs.
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
@@ -184,15 +186,38 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
         body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
     if (mark := request.gateway_fields.get(_MARK)) is not None and _caches_by_mark(endpoint):
         body[_MARK] = copied(mark)
+    if endpoint.provider.type == "litellm" and _loses_strict(body.get("tools"), _litellm_name(endpoint)):
+        dropped.append("tools.strict")
     return Fitted(body, tuple(sorted(dropped)) if dropped else ())
+
+
+def _litellm_name(endpoint: Endpoint) -> str:
+    return endpoint.provider.litellm_provider or endpoint.provider.slug
+
+
+def _loses_strict(tools: Any, name: str) -> bool:
+    """Ask whether litellm leaves a tool's `strict` out. Claude gets it of callers who speak as Claude's do.
+
+    Its bounds on strict schemas are narrower than OpenAI's, so that others' requests would be refused.
+    """
+    if name not in _WITHOUT_STRICT or not isinstance(tools, list):
+        return False
+    functions = [
+        tool.get("function") for tool in tools if isinstance(tool, dict) and not _is_kept(tool, name)
+    ]
+    return any(isinstance(function, dict) and function.get("strict") is True for function in functions)
+
+
+def _is_kept(tool: Mapping[str, Any], name: str) -> bool:
+    extras = tool.get(TOOL_EXTRAS)
+    return name == "anthropic" and isinstance(extras, Mapping) and extras.get("strict") is True
 
 
 def _caches_by_mark(endpoint: Endpoint) -> bool:
     """Ask whether a mark of the whole request, which has its prompt cached, is known there."""
-    provider = endpoint.provider
-    if provider.forward_provider or _MARK in endpoint.supported_parameters:
+    if endpoint.provider.forward_provider or _MARK in endpoint.supported_parameters:
         return True
-    return provider.type == "litellm" and (provider.litellm_provider or provider.slug) == "anthropic"
+    return endpoint.provider.type == "litellm" and _litellm_name(endpoint) == "anthropic"
 
 
 def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:

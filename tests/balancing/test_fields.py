@@ -255,3 +255,15 @@ def test_a_choice_of_no_tool_where_there_is_none_is_left_out_silently() -> None:
     fitted = fit(asked(tool_choice="none"), declaring("temperature"))
     assert "tool_choice" not in fitted.body and fitted.dropped == ()
     assert undeclared_parameters(asked(tool_choice="none"), declaring("temperature")) == ()
+
+
+@pytest.mark.parametrize("name", ["anthropic", "gemini", "groq"])
+@pytest.mark.parametrize("is_claudes", [True, False])
+def test_it_is_told_that_a_tool_is_not_strict(name: str, is_claudes: bool) -> None:
+    provider = Provider(slug="a", name="A", type="litellm", litellm_provider=name)
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "strict": True}}
+    if is_claudes:
+        tool["tool_extras"] = {"strict": True}
+    fitted = fit(request(body={"messages": [], "tools": [tool]}), endpoint("a", provider=provider))
+    is_told = name == "gemini" or (name == "anthropic" and not is_claudes)
+    assert fitted.dropped == (("tools.strict",) if is_told else ())
