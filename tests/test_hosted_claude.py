@@ -233,6 +233,13 @@ def test_fields_of_a_tool_that_chat_does_not_have_reach_claude(claude: Asked) ->
     assert up.requests[-1].json()["tools"] == [tool | {"type": "custom"}]
 
 
+def test_a_tool_that_litellm_cannot_translate_is_the_callers_and_no_fault_of_claudes(claude: Asked) -> None:
+    server, _ = claude
+    status, answer = server.chat(model=MODEL, tools=[{"type": "custom", "custom": {"name": "patch"}}])
+    assert (status, answer["error"]["metadata"]["error_type"]) == (400, "invalid_request")
+    assert "provider's words: 'function'" in answer["error"]["message"]
+
+
 # Anthropic's error types; each with its status, and the type that a caller of /messages is told: what is
 # about our own account is not about the caller's.
 KINDS = {

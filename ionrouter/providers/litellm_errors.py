@@ -31,7 +31,7 @@ _AFTERWORD = re.compile(
 _NO_PROVIDER = "LLM Provider NOT provided"  # comes as a plain BadRequestError, before anything is sent
 _HTTP = "HTTPStatusError"  # httpx's, for an answer that is no success
 _CATCH_ALL = "APIConnectionError"  # what litellm makes of any exception that it does not know
-_TO_PROVIDER = ("transform_request",)
+_TO_PROVIDER = ("transform_request", "map_openai_params")
 _FROM_PROVIDER = ("transform_response", "to_openai_model_response")
 _WITHOUT_STATUS = frozenset(("connect_error", "disconnected", "cut", "malformed", "no_file", "no_connection"))
 _HEADERS = ("retry-after", "retry-after-ms", "content-type", "location")
@@ -166,6 +166,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         classes.insert(0, "LiteLLMUnknownProvider")
     elif classes[0] == _CATCH_ALL and _arose_in(_TO_PROVIDER, chain):
         classes.insert(0, "RequestNotTranslated")  # and nothing was sent
+        text = f"litellm cannot put the request into the provider's words: {text}"
     elif status == 422 and _arose_in(_FROM_PROVIDER, chain):
         classes.insert(0, "AnswerNotTranslated")  # 422 is what litellm says then
     return {"classes": classes, "status": status, "text": text, "headers": headers}
