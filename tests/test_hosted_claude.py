@@ -222,6 +222,22 @@ def test_a_result_holds_its_pictures_and_whether_it_failed(claude: Asked, stream
         assert up.requests[-1].json()["messages"][2]["content"] == [*results, *after]
 
 
+def test_a_paper_named_by_address_is_claudes_to_fetch(claude: Asked) -> None:
+    server, up = claude
+    paper: Any = {
+        "type": "document",
+        "source": {"type": "url", "url": "https://papers.invalid/a.pdf"},
+        **MARK,
+    }
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [paper]}
+    history: Any = [{"role": "user", "content": [paper]}, {"role": "assistant", "content": [BLOCKS[2]]},
+                    {"role": "user", "content": [result]}]  # fmt: skip
+    up.enqueue(script(False, [("text", "done")], "stop"))
+    asked = {"model": MODEL, "max_tokens": 99, "tools": USED_TOOLS, "messages": history}
+    assert server.post("/v1/messages", asked)[0] == 200
+    assert up.requests[-1].json()["messages"] == history
+
+
 def test_fields_of_a_tool_that_chat_does_not_have_reach_claude(claude: Asked) -> None:
     server, up = claude
     up.enqueue(script(False, [("text", "done")], "stop"))

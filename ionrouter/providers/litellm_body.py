@@ -78,7 +78,9 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
         wants_content = endpoint.option("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
         with_thoughts = _with_content if wants_content else _with_thinking
         if name == "anthropic":  # litellm joins an assistant's messages that follow each other
-            messages = [piece for message in whole_results(messages) for piece in _pieces(message)]
+            messages = [
+                _with_addresses(piece) for message in whole_results(messages) for piece in _pieces(message)
+            ]
         allowed["messages"] = [with_thoughts(without_claudes(message)) for message in messages]
     if isinstance(tools := allowed.get("tools"), list):
         allowed["tools"] = list(map(tool_of_claude if name == "anthropic" else without_claudes, tools))
@@ -87,6 +89,19 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
 
 def _pieces(message: Any) -> Iterable[Any]:
     return in_order(message) if isinstance(message, Mapping) else (message,)
+
+
+def _with_addresses(message: Any) -> Any:
+    """Files named by address, which Claude fetches, where litellm does not want to fetch them itself."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return {**message, "content": list(map(_with_address, content))} if isinstance(content, list) else message
+
+
+def _with_address(part: Any) -> Any:
+    file = part.get("file") if isinstance(part, Mapping) and part.get("type") == "file" else None
+    address = file.get("file_data") if isinstance(file, Mapping) else None
+    is_address = isinstance(address, str) and address.startswith(("https://", "http://"))
+    return {**part, "file": {"file_id": address}} if is_address else part
 
 
 def _with_thinking(message: Any) -> Any:
