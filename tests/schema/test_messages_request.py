@@ -15,6 +15,7 @@ from ionrouter.schema.validation import validated
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 PNG = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 EPHEMERAL = {"type": "ephemeral", "ttl": "1h"}
+FAILED = {"tool_result": {"is_error": True}}  # told beside the message, for Claude
 JSON = {"type": "json_schema", "schema": {"type": "object"}}
 
 
@@ -119,7 +120,7 @@ def test_a_tool_loop() -> None:
         ("reasoning.encrypted", None, "sealed"),
     ]
     assert first == {"role": "tool", "tool_call_id": "t1", "content": "4 degrees"}
-    assert second == {"role": "tool", "tool_call_id": "t2", "content": "Error: no clock"}
+    assert second == {"role": "tool", "tool_call_id": "t2", "content": "Error: no clock", **FAILED}
     assert last == {"role": "user", "content": "and hurry"}
 
 
@@ -139,7 +140,7 @@ def test_a_cache_mark_never_stands_on_an_empty_text(empty: Any, is_error: bool) 
     """A tool that said nothing, marked as clients mark the end: Claude refuses such a mark on a text."""
     result = {"type": "tool_result", "tool_use_id": "t", "is_error": is_error, "cache_control": EPHEMERAL}
     made = chat(messages=[{"role": "user", "content": [{**result, "content": empty}]}])
-    said = {"content": [text("Error", cache_control=EPHEMERAL)]}
+    said = {"content": [text("Error", cache_control=EPHEMERAL)], **FAILED}
     quiet = {"content": "", "cache_control": EPHEMERAL}
     assert made["messages"] == [{"role": "tool", "tool_call_id": "t", **(said if is_error else quiet)}]
 
