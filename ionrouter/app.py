@@ -43,6 +43,7 @@ from ionrouter.schema.load import EngineLoad
 from ionrouter.settings import Settings, is_loopback
 from ionrouter.stats.book import Name, Names, StatsBook
 from ionrouter.stats_keeper import StatsKeeper
+from ionrouter.store.batches import BatchStore
 from ionrouter.store.database import Database, StoreFault
 from ionrouter.store.follower import follow
 from ionrouter.store.instance import Instance, claim
@@ -217,6 +218,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
     take_over: Callable[[RoutingTable], None] = lambda new: service.take_over(new)  # noqa: E731 - made below
     reloader = Reloader(settings.config_path, env, lists, router, openai.list_models, take_over, digest)
     readiness = Readiness(can_serve=lambda: service.can_serve(), details=lambda whole: service.details(whole))
+    owner = accounts.ledger.instance  # None: there is no database
     edge = Edge(
         settings=settings,
         router=router,
@@ -231,6 +233,7 @@ def build(settings: Settings, env: Mapping[str, str], redactor: Redactor) -> Ser
         engine_load=router.engine_load,
         accounts=accounts,
         tracing=open_traces(settings, env, redactor, metrics),
+        batches=BatchStore(database, owner.name) if settings.batch_concurrency and owner else None,
     )
     service = Service(
         settings, edge, router, ion, litellm, openai, redactor, env, reloader, accounts, observers

@@ -103,6 +103,13 @@ class Settings(BaseSettings):
         ge=0,
         description="memory for answers that callers ask to be kept (`X-OpenRouter-Cache`); 0 keeps none",
     )
+    batch_concurrency: int = Field(
+        4,
+        ge=0,
+        description="requests of batches that run at once, less one for each other answer that runs, but "
+        "never less than one; 0: no Batch API",
+    )
+    batch_max_requests: int = Field(10_000, ge=1, description="requests in one batch")
     console: bool = Field(True, description="serve the web page at /console/")
     max_wrong_keys: int = Field(20, ge=1, description="wrong keys a minute and address before 429")
 

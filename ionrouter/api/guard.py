@@ -52,7 +52,11 @@ def authenticate(
         if access is Access.CATALOGUE:
             return None
         raise _unauthorized(MISSING)
-    key = keys.find(plain) if keys is not None else None
+    return usable(keys.find(plain) if keys is not None else None, access)
+
+
+def usable(key: ApiKey | None, access: Access) -> ApiKey:
+    """Let a key pass that was found; raises RequestError 401 or 403."""
     if key is None:
         raise _unauthorized(WRONG)
     if key.is_disabled:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from ionrouter.api import (
     analytics,
+    batches,
     catalogue,
     embeddings,
     generations,
@@ -20,12 +21,15 @@ from ionrouter.api import (
     responses_api,
     stats,
 )
+from ionrouter.api.batch_runner import BATCHES, BatchRunner
 from ionrouter.api.doors import Doors, Handler, decorate, expect
 from ionrouter.api.guard import Access
+from ionrouter.api.in_process import InProcess
 from ionrouter.api.state import EDGE, Edge
 from ionrouter.api.traced import traced
 
 PREFIXES = ("/api/v1", "/v1")
+BETA_PREFIX = "/api/beta"  # where OpenRouter's batches were first
 
 # Under both prefixes.
 API: tuple[tuple[str, str, Handler, Access], ...] = (
@@ -63,6 +67,15 @@ API: tuple[tuple[str, str, Handler, Access], ...] = (
     ("GET", "/routing/graph", live_graph.graph, Access.ANY_KEY),
     ("POST", "/admin/reload", operations.reload, Access.MANAGEMENT),
 )
+# Under both prefixes and the beta's.
+BATCH_API: tuple[tuple[str, str, Handler, Access], ...] = (
+    ("POST", "/batches", batches.submit, Access.INFERENCE),
+    ("GET", "/batches", batches.list_batches, Access.INFERENCE),
+    ("GET", "/batches/{id}", batches.get_batch, Access.INFERENCE),
+    ("DELETE", "/batches/{id}", batches.delete_batch, Access.INFERENCE),
+    ("POST", "/batches/{id}/cancel", batches.cancel_batch, Access.INFERENCE),
+    ("GET", "/batches/{id}/results", batches.get_results, Access.INFERENCE),
+)
 # At the root and under both prefixes: probes and scrapers look in both places.
 OPERATIONS: tuple[tuple[str, str, Handler, Access], ...] = (
     ("GET", "/health", operations.health, Access.CATALOGUE),
@@ -75,15 +88,16 @@ def make_application(edge: Edge, pages: Iterable[tuple[str, Handler]] = ()) -> w
     """Join the routes, the doors and the parts behind them. `pages`: further paths, open to anyone."""
     table = [(m, prefix + path, h, a) for prefix in PREFIXES for m, path, h, a in API + OPERATIONS]
     table += list(OPERATIONS)
+    table += [(m, prefix + path, h, a) for prefix in (*PREFIXES, BETA_PREFIX) for m, path, h, a in BATCH_API]
     doors = Doors(edge, {handler: access for _, _, handler, access in table})
     posts = {handler for method, _, handler, a in API if method == "POST" and a is Access.INFERENCE}
     models = posts - {messages.count_tokens}  # which asks no model
+    middlewares = [
+        *([traced(edge.tracing, models)] if edge.tracing is not None else ()),
+        doors.envelope,
+    ]
     app = web.Application(
-        middlewares=[
-            *([traced(edge.tracing, models)] if edge.tracing is not None else ()),
-            doors.envelope,
-            doors.admit,
-        ],
+        middlewares=[*middlewares, doors.admit],
         client_max_size=edge.settings.max_body_bytes,
     )
     app[EDGE] = edge
@@ -93,4 +107,9 @@ def make_application(edge: Edge, pages: Iterable[tuple[str, Handler]] = ()) -> w
         if method == "GET":
             app.router.add_route("HEAD", path, handler)
     app.on_response_prepare.append(decorate)
+    if edge.batches is not None:
+        paths = {"/v1" + path: handler for _, path, handler, _ in API if handler in models}
+        runner = app[BATCHES] = BatchRunner(edge, edge.batches, InProcess(edge, paths, middlewares))
+        app.on_startup.append(runner.start)
+        app.on_shutdown.append(runner.close)
     return app

@@ -22,6 +22,7 @@ from ionrouter.schema.load import EngineLoad
 from ionrouter.schema.request import InferenceRequest
 from ionrouter.settings import Settings
 from ionrouter.stats.book import StatsBook
+from ionrouter.store.batches import BatchStore
 from ionrouter.store.keys import ApiKey, KeyStore
 from ionrouter.tracing.service import Tracing
 from ionrouter.tracing.spans import RequestTrace
@@ -84,6 +85,7 @@ class Edge:
     engine_load: LoadOf = lambda _endpoint: None
     accounts: Accounts | None = None  # None: nothing is kept
     tracing: Tracing | None = None
+    batches: BatchStore | None = None  # None: there is no Batch API here
     in_flight: InFlight = field(default_factory=InFlight)
     stats_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of answers made of statistics: one works
     kept: ResponseCache[KeptAnswer] = field(init=False)

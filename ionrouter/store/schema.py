@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-HEAD = "0007"
+HEAD = "0008"
 LOCK = 0x10120070  # PostgreSQL's advisory lock: two servers starting at once migrate once
 
 

@@ -14,6 +14,39 @@ CREATE TABLE api_key (
     creator_user_id TEXT,
     PRIMARY KEY (hash)
 );
+CREATE TABLE batch (
+    id TEXT NOT NULL,
+    key_hash TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    model TEXT NOT NULL,
+    headers TEXT NOT NULL,
+    status TEXT NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    expires_at DOUBLE PRECISION NOT NULL,
+    finalized_at DOUBLE PRECISION,
+    error TEXT,
+    owner TEXT,
+    lease_until DOUBLE PRECISION,
+    num_requests INTEGER NOT NULL,
+    num_completed INTEGER DEFAULT 0 NOT NULL,
+    num_failed INTEGER DEFAULT 0 NOT NULL,
+    prompt_tokens BIGINT DEFAULT 0 NOT NULL,
+    completion_tokens BIGINT DEFAULT 0 NOT NULL,
+    cost DOUBLE PRECISION DEFAULT 0 NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX batch_key ON batch (key_hash, created_at);
+CREATE INDEX batch_status ON batch (status);
+CREATE TABLE batch_line (
+    batch_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    custom_id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    status INTEGER,
+    request_id TEXT,
+    answer TEXT,
+    PRIMARY KEY (batch_id, number)
+);
 CREATE TABLE generation (
     id TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -95,5 +128,5 @@ CREATE TABLE stats_series (
     PRIMARY KEY (id)
 );
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0007');
+INSERT INTO alembic_version VALUES ('0008');
 INSERT INTO key_version VALUES (0);

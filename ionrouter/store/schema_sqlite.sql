@@ -15,6 +15,41 @@ CREATE TABLE api_key (
     PRIMARY KEY (hash)
 )
  STRICT;
+CREATE TABLE batch (
+    id TEXT NOT NULL,
+    key_hash TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    model TEXT NOT NULL,
+    headers TEXT NOT NULL,
+    status TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    finalized_at REAL,
+    error TEXT,
+    owner TEXT,
+    lease_until REAL,
+    num_requests INTEGER NOT NULL,
+    num_completed INTEGER DEFAULT 0 NOT NULL,
+    num_failed INTEGER DEFAULT 0 NOT NULL,
+    prompt_tokens INTEGER DEFAULT 0 NOT NULL,
+    completion_tokens INTEGER DEFAULT 0 NOT NULL,
+    cost REAL DEFAULT 0 NOT NULL,
+    PRIMARY KEY (id)
+)
+ STRICT;
+CREATE INDEX batch_key ON batch (key_hash, created_at);
+CREATE INDEX batch_status ON batch (status);
+CREATE TABLE batch_line (
+    batch_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    custom_id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    status INTEGER,
+    request_id TEXT,
+    answer TEXT,
+    PRIMARY KEY (batch_id, number)
+)
+ STRICT;
 CREATE TABLE generation (
     id TEXT NOT NULL,
     state TEXT NOT NULL,
@@ -104,5 +139,5 @@ CREATE TABLE stats_series (
 )
  STRICT;
 CREATE INDEX stats_series_instance ON stats_series (instance);
-INSERT INTO alembic_version VALUES ('0007');
+INSERT INTO alembic_version VALUES ('0008');
 INSERT INTO key_version VALUES (0);

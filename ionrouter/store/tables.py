@@ -140,3 +140,38 @@ generation_words = _table(
     Column("reasoning", Text),
     Index("generation_words_started", "started_at"),
 )
+
+# Requests that were submitted together (store/batches.py). 'hidden': not yet whole, or being deleted.
+batch = _table(
+    "batch",
+    Column("id", Text, primary_key=True),
+    Column("key_hash", Text, nullable=False),  # '' stands for no key
+    Column("endpoint", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("headers", Text, nullable=False),  # of the submission, as JSON: what each request is sent with
+    Column("status", Text, nullable=False),
+    Column("created_at", FLOAT, nullable=False),
+    Column("expires_at", FLOAT, nullable=False),
+    Column("finalized_at", FLOAT),
+    Column("error", Text),
+    Column("owner", Text),  # the server that runs it, see instance.py
+    Column("lease_until", FLOAT),
+    Column("num_requests", Integer, nullable=False),
+    _zero("num_completed"),
+    _zero("num_failed"),
+    _zero("prompt_tokens", BIG),
+    _zero("completion_tokens", BIG),
+    _zero("cost", FLOAT),
+    Index("batch_key", "key_hash", "created_at"),
+    Index("batch_status", "status"),
+)
+batch_line = _table(
+    "batch_line",
+    Column("batch_id", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("custom_id", Text, nullable=False),
+    Column("body", Text, nullable=False),  # '' once it was answered
+    Column("status", Integer),  # of its answer; NULL: it has none yet
+    Column("request_id", Text),
+    Column("answer", Text),
+)
