@@ -113,7 +113,8 @@ class BatchRunner:
             if time.monotonic() < self._look_at:
                 is_waiting = any(work.waiting for work in self._works.values())
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), ROOM_EVERY_S if is_waiting else LOOK_EVERY_S)
+                    async with asyncio.timeout(ROOM_EVERY_S if is_waiting else LOOK_EVERY_S):
+                        await self._woken.wait()
 
     async def _turn(self) -> None:
         if self.edge.readiness.phase is not Phase.READY:

@@ -1,14 +1,17 @@
-"""Batches: accepted or refused as a whole, run in the background as requests of their key, kept and deleted."""
+"""Batches: accepted or refused as a whole, run in the background as requests of their key, deleted."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ionrouter.store.keys import KeyStore
+from ionrouter.store.place import database_of
 from tests.support.accounts import COST, Bank, bank
 from tests.support.batches import (
     PATH,
@@ -21,6 +24,8 @@ from tests.support.batches import (
     submission,
     submit,
 )
+from tests.support.databases import SqlitePlace
+from tests.support.postgres import Postgres
 from tests.support.server import eventually, running_server
 from tests.support.upstream import Received, Script, Upstream, WaitFor, chat_json, error
 
@@ -39,6 +44,11 @@ models:
   acme/m: {{ endpoints: [{{ provider: up, model: up-m, prices: {{ prompt: 1, completion: 2 }} }}] }}
 aliases: {{ m: acme/m }}
 """
+
+
+def held(gate: threading.Event) -> Callable[[Received], Script]:
+    """As `echo`, but not before the gate opens."""
+    return lambda request: Script((WaitFor(gate), *echo(request).steps))
 
 
 def echo(request: Received) -> Script:
@@ -92,18 +102,20 @@ def test_every_surface_answers_in_its_own_words(shared: Bank, endpoint: str, bod
 
 
 BODY = {"messages": [{"role": "user", "content": "a"}]}
+UNNAMED = [{"custom_id": "a", "body": BODY}, {"custom_id": "", "body": BODY}]
+ONLY_A = lines(1, provider={"only": ["a"]})
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "/v1/audio/speech"}, "endpoint"),
     ({"model": ""}, "model"),
     ({"requests": []}, "requests"),
     ({"requests": lines(6)}, "requests"),
-    ({"requests": [{"custom_id": "a", "body": BODY}, {"custom_id": "", "body": BODY}]}, "requests[1].custom_id"),
+    ({"requests": UNNAMED}, "requests[1].custom_id"),
     ({"requests": [{"custom_id": "a", "body": BODY}] * 2}, "requests[1].custom_id"),
     ({"requests": [{"custom_id": "a"}]}, "requests[0].body"),
     ({"requests": [{"custom_id": "a", "body": BODY, "url": "/v1"}]}, "requests[0].url"),
     ({"requests": lines(2, model="other")}, "requests[0].body.model"),
     ({"requests": lines(2, stream=True)}, "requests[0].body.stream"),
-    ({"requests": lines(1, provider={"only": ["a"]}), "provider": {"only": ["b"]}}, "requests[0].body.provider.only"),
+    ({"requests": ONLY_A, "provider": {"only": ["b"]}}, "requests[0].body.provider.only"),
     ({"provider": {"order": ["a"]}}, "provider.order"),
     ({"completion_window": "1h"}, "completion_window"),
     ({"callback_url": "https://example.com/hook"}, "callback_url"),
@@ -121,7 +133,9 @@ def test_what_is_at_fault_is_named_and_nothing_is_run(
 
 def test_fields_may_come_in_any_order(shared: Bank) -> None:
     wanted = dict(reversed(submission().items()))
-    assert ended(shared.server, submit(shared.server, wanted, shared.key), shared.key)["status"] == "completed"
+    assert (
+        ended(shared.server, submit(shared.server, wanted, shared.key), shared.key)["status"] == "completed"
+    )
 
 
 def test_a_batch_has_the_same_paths_under_every_prefix(shared: Bank) -> None:
@@ -208,22 +222,20 @@ def test_a_budget_that_is_used_up_midway_fails_what_is_left(tmp_path: Path) -> N
 
 def test_a_cancelled_batch_begins_nothing_more_and_keeps_what_it_has(tmp_path: Path) -> None:
     gate = threading.Event()
-    with Upstream(lambda r: Script((WaitFor(gate), *echo(r).steps))) as up:
-        with running_server(tmp_path, hosted(up), batch_concurrency=2) as server:
-            batch_id = submit(server, submission(lines(6)))
-            up.wait_for_requests(2)
-            assert delete(server, f"{PATH}/{batch_id}")[0] == 409
-            assert server.get(f"{PATH}/{batch_id}/results")[0] == 409
-            status, batch = server.post(f"{PATH}/{batch_id}/cancel", {})
-            assert (status, batch["status"], batch["results"]) == (200, "cancelling", None)
-            server.wait_for_event("batch_finished") if gate.is_set() else gate.set()
-            batch = ended(server, batch_id)
-            assert batch["status"] == "cancelled"
-            assert batch["request_counts"]["completed"] + batch["request_counts"]["failed"] <= 6
-            kinds = [r["error"] and r["error"]["type"] for r in batch["results"]]
-            assert kinds.count(None) == len(up.requests) == batch["request_counts"]["completed"]
-            assert set(kinds) == {None, "batch_cancelled"}
-            assert server.post(f"{PATH}/{batch_id}/cancel", {})[0] == 409
+    with Upstream(held(gate)) as up, running_server(tmp_path, hosted(up), batch_concurrency=2) as server:
+        batch_id = submit(server, submission(lines(6)))
+        up.wait_for_requests(2)
+        assert delete(server, f"{PATH}/{batch_id}")[0] == 409
+        assert server.get(f"{PATH}/{batch_id}/results")[0] == 409
+        status, batch = server.post(f"{PATH}/{batch_id}/cancel", {})
+        assert (status, batch["status"], batch["results"]) == (200, "cancelling", None)
+        gate.set()
+        batch = ended(server, batch_id)
+        assert batch["status"] == "cancelled"
+        kinds = [r["error"] and r["error"]["type"] for r in batch["results"]]
+        assert kinds.count(None) == len(up.requests) == batch["request_counts"]["completed"]
+        assert set(kinds) == {None, "batch_cancelled"}
+        assert server.post(f"{PATH}/{batch_id}/cancel", {})[0] == 409
 
 
 def test_a_provider_that_is_busy_is_asked_again_when_it_says_so(tmp_path: Path) -> None:
@@ -241,7 +253,7 @@ def test_a_server_that_is_killed_goes_on_with_what_has_no_answer(tmp_path: Path)
         up.enqueue(echo, echo)
         routes = hosted(up)
         with running_server(tmp_path, routes, batch_concurrency=1) as server:
-            up.default = lambda r: Script((WaitFor(gate), *echo(r).steps))
+            up.default = held(gate)
             batch_id = submit(server, submission(lines(4)))
             up.wait_for_requests(3)
             eventually(
@@ -258,7 +270,7 @@ def test_a_server_that_is_killed_goes_on_with_what_has_no_answer(tmp_path: Path)
 
 def test_a_server_that_stops_ends_its_requests_and_the_next_goes_on(tmp_path: Path) -> None:
     gate = threading.Event()
-    with Upstream(lambda r: Script((WaitFor(gate), *echo(r).steps))) as up:
+    with Upstream(held(gate)) as up:
         routes = hosted(up)
         with running_server(tmp_path, routes, batch_concurrency=2) as server:
             batch_id = submit(server, submission(lines(4)))
@@ -288,40 +300,74 @@ def test_a_request_that_outlasts_the_drain_is_asked_again(tmp_path: Path) -> Non
 
 def test_other_requests_leave_a_batch_one_at_a_time(tmp_path: Path) -> None:
     gate = threading.Event()
-    with Upstream(lambda r: Script((WaitFor(gate), *echo(r).steps))) as up:
-        with running_server(tmp_path, hosted(up), batch_concurrency=3) as server:
-            others = [threading.Thread(target=server.chat) for _ in range(3)]
-            for other in others:
-                other.start()
-            up.wait_for_requests(3)
-            batch_id = submit(server, submission(lines(3)))
-            up.wait_for_requests(4)
-            in_flight = server.get("/health")[1]["in_flight"]
-            assert in_flight == 4
-            gate.set()
-            for other in others:
-                other.join()
-            assert ended(server, batch_id)["request_counts"]["completed"] == 3
+    with Upstream(held(gate)) as up, running_server(tmp_path, hosted(up), batch_concurrency=3) as server:
+        others = [threading.Thread(target=server.chat) for _ in range(3)]
+        for other in others:
+            other.start()
+        up.wait_for_requests(3)
+        batch_id = submit(server, submission(lines(3)))
+        up.wait_for_requests(4)
+        in_flight = server.get("/health")[1]["in_flight"]
+        assert in_flight == 4
+        gate.set()
+        for other in others:
+            other.join()
+        assert ended(server, batch_id)["request_counts"]["completed"] == 3
 
 
 def test_a_key_that_is_disabled_fails_its_batch(tmp_path: Path) -> None:
     gate = threading.Event()
-    with Upstream(lambda r: Script((WaitFor(gate), *echo(r).steps))) as up:
-        with bank(tmp_path, hosted(up), batch_concurrency=1) as found:
-            key, digest = found.make_key()
-            batch_id = submit(found.server, submission(lines(3)), key)
-            up.wait_for_requests(1)
-            found.server.process  # noqa: B018
+    with Upstream(held(gate)) as up, bank(tmp_path, hosted(up), batch_concurrency=1) as found:
+        batch_id = submit(found.server, submission(lines(3)), found.key)
+        up.wait_for_requests(1)
+        with closing(KeyStore.open(database_of(None, found.server.state / "ionrouter.db"))) as keys:
+            keys.set_disabled("first", True)
             gate.set()
-            ended(found.server, batch_id, key)
+            found.server.wait_for_event("batch_finished")
+            keys.set_disabled("first", False)
+        batch = eventually(lambda: found.server.get(f"{PATH}/{batch_id}", found.key)[1], lambda b: "id" in b)
+        assert (batch["status"], batch["request_counts"]["completed"]) == ("failed", 1)
+        assert "disabled" in batch["error"]["message"]
+        assert [r["error"] and r["error"]["type"] for r in batch["results"]] == [
+            None,
+            *["batch_failed"] * 2,
+        ]
 
 
 def test_nothing_of_what_was_asked_stays_when_it_was_answered(shared: Bank) -> None:
     secret = "a word that nobody else says"
     wanted = [{"custom_id": "a", "body": {"messages": [{"role": "user", "content": secret}]}}]
     ended(shared.server, submit(shared.server, submission(wanted), shared.key), shared.key)
-    with __import__("sqlite3").connect(shared.server.state / "ionrouter.db") as file:
-        assert file.execute("SELECT COUNT(*) FROM batch_line WHERE body LIKE ?", (f"%{secret}%",)).fetchone() == (0,)
+    place = SqlitePlace(shared.server.state / "ionrouter.db")
+    assert place.ask("SELECT COUNT(*) FROM batch_line WHERE body LIKE ?", (f"%{secret}%",)) == [(0,)]
+
+
+def test_a_batch_whose_time_is_over_ends_with_what_it_has(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with Upstream(held(gate)) as up, running_server(tmp_path, hosted(up), batch_concurrency=1) as server:
+        batch_id = submit(server, submission(lines(2)))
+        up.wait_for_requests(1)
+        SqlitePlace(server.state / "ionrouter.db").ask("UPDATE batch SET expires_at = 1.0")
+        gate.set()
+        batch = ended(server, batch_id)
+        assert (batch["status"], batch["request_counts"]["completed"]) in (("expired", 1), ("expired", 2))
+
+
+def test_two_servers_of_one_database_run_a_batch_once(tmp_path: Path, postgres: Postgres) -> None:
+    url = postgres.new_database()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with Upstream(echo) as up:
+        routes = hosted(up)
+        with (
+            running_server(tmp_path / "a", routes, store_url=url) as one,
+            running_server(tmp_path / "b", routes, store_url=url) as two,
+        ):
+            made = [submit(server, submission(lines(20))) for server in (one, two, one)]
+            for batch_id in made:
+                assert ended(two, batch_id) == ended(one, batch_id)
+                assert contents(poll(one, batch_id)) == [f"r{n}" for n in range(20)]
+        assert len(up.requests) == 60
 
 
 def test_no_concurrency_is_no_batch_api(tmp_path: Path) -> None:

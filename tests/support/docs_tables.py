@@ -36,6 +36,7 @@ from tests.support.edge import ScriptedRoutes, no_reload
 
 ROOT = Path(__file__).parents[2]
 Row = tuple[str, ...]
+PREFIXES = (*routes.PREFIXES, routes.BETA_PREFIX)
 FRAMEWORK_STATUSES = (400, 404, 405, 413, 500)  # answered outside any handler
 
 _WHO: Mapping[Access, str] = {
@@ -60,7 +61,9 @@ def application() -> web.Application:
 
 def http_routes() -> Iterator[Row]:
     """Method and path, both prefixes in one row, and who may."""
-    access = {handler: access for _, _, handler, access in (*routes.API, *routes.OPERATIONS)}
+    access = {
+        handler: access for _, _, handler, access in (*routes.API, *routes.BATCH_API, *routes.OPERATIONS)
+    }
     found: dict[str, tuple[set[str], Access]] = {}
     for route in application().router.routes():
         if route.resource is not None and route.method != "HEAD":
@@ -69,12 +72,14 @@ def http_routes() -> Iterator[Row]:
             prefixes.add(prefix)
     for name, (prefixes, who) in found.items():
         assert prefixes >= {*routes.PREFIXES}, f"{name} is not under both prefixes"
-        yield f"{name}, also at the root" if "" in prefixes else name, _WHO[who]
+        also = ", also at the root" if "" in prefixes else ""
+        also += f", also under `{routes.BETA_PREFIX}`" if routes.BETA_PREFIX in prefixes else ""
+        yield f"{name}{also}", _WHO[who]
 
 
 def split_prefix(path: str) -> tuple[str, str]:
     """Split "/api/v1/models" into prefix and the rest; the prefix is "" at the root."""
-    prefix = next((prefix for prefix in routes.PREFIXES if path.startswith(prefix + "/")), "")
+    prefix = next((prefix for prefix in PREFIXES if path.startswith(prefix + "/")), "")
     return prefix, path.removeprefix(prefix)
 
 
