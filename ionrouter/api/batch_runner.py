@@ -67,6 +67,7 @@ class BatchRunner:
     requests: InProcess
     _works: dict[str, Work] = field(default_factory=dict)  # whose turn is next comes first
     _lines: set[asyncio.Task[None]] = field(default_factory=set)
+    _num_asked: int = 0  # lines that count as in flight; others are read or kept
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _look_at: float = 0.0
     _held_until: float = 0.0  # of the monotonic clock: what was claimed is nobody else's before
@@ -87,8 +88,9 @@ class BatchRunner:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-        with suppress(StoreFault):  # else its lease ends by itself
-            await self.store.release()
+        with suppress(StoreFault, TimeoutError):  # else its lease ends by itself
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self.store.release()
         await self.store.close()
 
     def look(self) -> None:
@@ -145,7 +147,7 @@ class BatchRunner:
 
     def _begin_lines(self) -> None:
         """Begin as many lines as there is room for, one of each batch in turn."""
-        others = max(0, len(self.edge.in_flight) - len(self._lines))
+        others = max(0, len(self.edge.in_flight) - self._num_asked)
         room = max(1, self.edge.settings.batch_concurrency - others) - len(self._lines)
         while room > 0 and (work := self._next()) is not None:
             try:
@@ -182,8 +184,7 @@ class BatchRunner:
             if body is None:
                 return
             batch = work.batch
-            headers = json.loads(batch.headers)
-            answer = await self.requests.ask(batch.endpoint, body.encode(), headers, key)
+            answer = await self._ask(batch, body, key)
             if answer.status in RETRIED:
                 self._put_off(work, number, answer)
                 return
@@ -195,6 +196,13 @@ class BatchRunner:
         finally:
             work.num_running -= 1
             self._woken.set()
+
+    async def _ask(self, batch: Batch, body: str, key: ApiKey | None) -> Answer:
+        self._num_asked += 1
+        try:
+            return await self.requests.ask(batch.endpoint, body.encode(), json.loads(batch.headers), key)
+        finally:
+            self._num_asked -= 1
 
     def _put_off(self, work: Work, number: int, answer: Answer) -> None:
         """Try again later: the whole batch waits, for the next line would be told the same."""

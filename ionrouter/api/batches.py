@@ -181,8 +181,10 @@ async def _found(request: web.Request, name: str) -> Batch:
     """The caller's batch; another key's is a 404, as one that never was."""
     try:
         batch = await _runner(request).store.find(name, _caller(request))
-    except (StoreFault, RowFault) as fault:
+    except StoreFault as fault:
         raise _unavailable() from fault
+    except RowFault:  # a name that the database takes for none: a NUL in it
+        batch = None
     if batch is None:
         raise RequestError(f"no batch '{name[:100]}'", status=404, error_type="not_found", param="id")
     return batch

@@ -57,12 +57,16 @@ class Submission(BaseModel):
             raise _fault(
                 "requests", f"should have at most {max_requests} items (IONROUTER_BATCH_MAX_REQUESTS)"
             )
+        if "\0" in self.model:
+            raise _fault("model", "should have no NUL in it")
         seen: dict[str, int] = {}
         for number, request in enumerate(self.requests):
             path = f"requests[{number}]"
             first = seen.setdefault(request.custom_id, number)
             if first != number:
                 raise _fault(f"{path}.custom_id", f"is that of requests[{first}] already")
+            if "\0" in request.custom_id:  # PostgreSQL keeps none
+                raise _fault(f"{path}.custom_id", "should have no NUL in it")
             yield request.custom_id, self._whole(f"{path}.body", request.body)
 
     def _whole(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

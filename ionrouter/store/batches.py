@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -175,7 +176,7 @@ class BatchStore:
         await asyncio.to_thread(self._join)
 
     def _join(self) -> None:
-        self._threads.submit(lambda: None).exception(CLOSE_TIMEOUT_S)
+        wait([self._threads.submit(lambda: None)], CLOSE_TIMEOUT_S)  # what was begun before it
         self._threads.close()
 
     async def _run(self, act: Callable[[Link], Result]) -> Result:

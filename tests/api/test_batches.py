@@ -112,6 +112,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"requests": UNNAMED}, "requests[1].custom_id"),
     ({"requests": [{"custom_id": "a", "body": BODY}] * 2}, "requests[1].custom_id"),
     ({"requests": [{"custom_id": "a"}]}, "requests[0].body"),
+    ({"requests": [{"custom_id": "a\0", "body": BODY}]}, "requests[0].custom_id"),
     ({"requests": [{"custom_id": "a", "body": BODY, "url": "/v1"}]}, "requests[0].url"),
     ({"requests": lines(2, model="other")}, "requests[0].body.model"),
     ({"requests": lines(2, stream=True)}, "requests[0].body.stream"),
@@ -343,14 +344,20 @@ def test_nothing_of_what_was_asked_stays_when_it_was_answered(shared: Bank) -> N
 
 
 def test_a_batch_whose_time_is_over_ends_with_what_it_has(tmp_path: Path) -> None:
-    gate = threading.Event()
-    with Upstream(held(gate)) as up, running_server(tmp_path, hosted(up), batch_concurrency=1) as server:
-        batch_id = submit(server, submission(lines(2)))
-        up.wait_for_requests(1)
-        SqlitePlace(server.state / "ionrouter.db").ask("UPDATE batch SET expires_at = 1.0")
-        gate.set()
-        batch = ended(server, batch_id)
-        assert (batch["status"], batch["request_counts"]["completed"]) in (("expired", 1), ("expired", 2))
+    with Upstream(held(threading.Event())) as up:
+        up.enqueue(echo)
+        with running_server(tmp_path, hosted(up), batch_concurrency=1) as server:
+            batch_id = submit(server, submission(lines(3)))
+            up.wait_for_requests(2)
+            server.process.kill()
+            server.wait()
+        SqlitePlace(tmp_path / "state" / "ionrouter.db").ask("UPDATE batch SET expires_at = 1.0")
+        with running_server(tmp_path, hosted(up)) as server:
+            batch = ended(server, batch_id)
+            assert (batch["status"], batch["request_counts"]["completed"]) == ("expired", 1)
+            kinds = [r["error"] and r["error"]["type"] for r in batch["results"]]
+            assert kinds == [None, "batch_expired", "batch_expired"]
+        assert len(up.requests) == 2
 
 
 def test_two_servers_of_one_database_run_a_batch_once(tmp_path: Path, postgres: Postgres) -> None:
