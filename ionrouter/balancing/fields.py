@@ -93,7 +93,6 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True,),  # allows, and demands none
     "verbosity": ("medium",),
     "service_tier": ("auto", "default"),
-    "best_of": (1,),
     "functions": ([],),
 }
 # Declaring any of these names declares the key.
@@ -117,6 +116,8 @@ def asks_nothing(name: str, body: Mapping[str, Any]) -> bool:
     value = body.get(name)
     if name == "tool_choice" and value == "none" and not body.get("tools"):
         return True  # no tool can be called anyway
+    if name == "best_of":  # one answer, or as many as are given anyway
+        return value in (1, body.get("n"))
     if name in _CONTRACT:
         return not _CONTRACT[name](value)
     if name == "reasoning" and isinstance(value, Mapping):

@@ -67,16 +67,16 @@ class Plan:
         return replace(self.sampling, seed=seed, prompt_logprobs=scored)
 
 
-# Field -> values with which it changes nothing. Anything else needs an endpoint that can do it.
-_NEUTRAL: Mapping[str, Callable[[Any], bool]] = {
-    "functions": lambda value: value == [],
-    "function_call": lambda value: value in ("none", "auto"),
-    "modalities": lambda value: value == ["text"],
-    "audio": lambda value: False,
-    "prediction": lambda value: False,
-    "web_search_options": lambda value: False,
-    "suffix": lambda value: value == "",
-    "best_of": lambda value: value == 1,
+# Field -> whether its value changes nothing, given the body. Anything else needs an endpoint that can do it.
+_NEUTRAL: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {
+    "functions": lambda value, body: value == [],
+    "function_call": lambda value, body: value in ("none", "auto"),
+    "modalities": lambda value, body: value == ["text"],
+    "audio": lambda value, body: False,
+    "prediction": lambda value, body: False,
+    "web_search_options": lambda value, body: False,
+    "suffix": lambda value, body: value == "",
+    "best_of": lambda value, body: value in (1, body.get("n")),
 }
 
 
@@ -187,7 +187,7 @@ def require_length(num_prompt: int, limits: Limits, param: str) -> None:
 def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     for name, is_neutral in _NEUTRAL.items():
         value = body.get(name)
-        if value is not None and not is_neutral(value):
+        if value is not None and not is_neutral(value, body):
             raise unsupported(name)
 
 

@@ -88,6 +88,14 @@ def test_of_fields_that_nobody_lists_those_that_are_known_to_ask_nothing_are_not
     assert fit(wanted, end).dropped == ("frobnicate", "guided_json")
 
 
+@pytest.mark.parametrize(("best_of", "dropped"), [(2, ()), (1, ()), (3, ("best_of",))])
+def test_the_best_of_as_many_answers_as_are_given_asks_nothing(
+    best_of: int, dropped: tuple[str, ...]
+) -> None:
+    wanted = request(body={"messages": MESSAGES, "n": 2, "best_of": best_of})
+    assert fit(wanted, endpoint("e", supported_parameters=frozenset({"n"}))).dropped == dropped
+
+
 def declaring(*names: str, **provider: Any) -> Endpoint:
     return endpoint(
         "a",

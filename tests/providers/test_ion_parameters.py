@@ -195,6 +195,7 @@ CANNOT: list[tuple[dict[str, Any], str]] = [
     ({"prediction": {"type": "content"}}, "prediction"),
     ({"suffix": "x"}, "suffix"),
     ({"best_of": 2}, "best_of"),
+    ({"best_of": 3, "n": 2}, "best_of"),
 ]
 
 
@@ -214,6 +215,7 @@ def test_neutral_values_of_what_cannot_be_done_are_fine() -> None:
         "modalities": ["text"], "top_a": 0, "best_of": 1, "suffix": "", "unknown_field": 1,
     }  # fmt: skip
     assert parse(body).num_choices == 1
+    assert parse({"best_of": 3, "n": 3}, "completions").num_choices == 3
 
 
 def test_a_prompt_that_fills_the_context_is_told_with_both_lengths() -> None:
