@@ -6,6 +6,7 @@
 #include "bindings/bindings.h"
 #include "bindings/unlocked.h"
 #include "kernels/kernels.h"
+#include "models/control_group.h"
 #include "models/gguf.h"
 #include "models/memory.h"
 
@@ -59,11 +60,23 @@ py::list cpu_features() {
   return out;
 }
 
+py::dict control_group_limits(const std::string& root) {
+  const auto shown = [](int64_t limit) {
+    return limit == kNoLimit ? py::object(py::none()) : py::int_(limit);
+  };
+  py::dict out;
+  out["bytes"] = shown(control_group_bytes(root));
+  out["cpus"] = shown(control_group_cpus(root));
+  return out;
+}
+
 }  // namespace
 
 void add_metadata(py::module_& module) {
   module.def("gguf_metadata", &gguf_metadata, py::arg("path"));
   module.def("cpu_features", &cpu_features);
+  module.def("control_group_limits", &control_group_limits, py::arg("root") = "");
+  module.def("usable_cpus", &usable_cpus);
   module.def("available_memory", &available_memory_bytes);
   module.def("promised_memory", &promised_memory_bytes);
 }

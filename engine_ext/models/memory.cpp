@@ -7,23 +7,14 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <mutex>
 #include <utility>
 
+#include "models/control_group.h"
 #include "models/weight_error.h"
 
 namespace ion {
 namespace {
-
-constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
-
-// The number in a one-line file; kUnknown for "max", an absent file or a foreign one.
-int64_t number_in(const char* path) {
-  std::ifstream file(path);
-  int64_t value = 0;
-  return file >> value ? value : kUnknown;
-}
 
 // MemAvailable counts what the page cache would give back; free pages alone would be far too pessimistic.
 int64_t machine_bytes() {
@@ -33,24 +24,7 @@ int64_t machine_bytes() {
     if (word == "MemAvailable:" && file >> kib) return kib * 1024;
   }
   const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page_bytes > 0 ? pages * page_bytes : kUnknown;
-}
-
-// Of a control group's page cache, which the kernel takes back before it runs out of memory.
-int64_t control_group_cache_bytes() {
-  std::ifstream file("/sys/fs/cgroup/memory.stat");
-  for (std::string word; file >> word;) {
-    int64_t bytes = 0;
-    if (word == "inactive_file" && file >> bytes) return bytes;
-  }
-  return 0;
-}
-
-int64_t control_group_bytes() {
-  const int64_t limit = number_in("/sys/fs/cgroup/memory.max"),
-                used = number_in("/sys/fs/cgroup/memory.current");
-  if (limit == kUnknown || used == kUnknown) return kUnknown;
-  return std::max<int64_t>(0, limit - used + control_group_cache_bytes());
+  return pages > 0 && page_bytes > 0 ? pages * page_bytes : kNoLimit;
 }
 
 // Models load side by side: looking at what is free and taking it is one act.

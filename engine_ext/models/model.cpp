@@ -7,6 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "models/control_group.h"
 #include "models/cpu_decoder.h"
 #include "models/model_files.h"
 #include "models/weight_error.h"
@@ -19,6 +20,7 @@ constexpr int32_t kMaxChunk = 512;  // rows of one pass of `logits`; bounds its 
 }  // namespace
 
 std::shared_ptr<kernels::ThreadPool> shared_pool(int threads) {
+  if (threads <= 0) threads = usable_cpus();
   static std::mutex mutex;
   static std::map<int, std::weak_ptr<kernels::ThreadPool>> pools;
   const std::lock_guard lock(mutex);

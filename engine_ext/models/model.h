@@ -16,9 +16,9 @@ struct ModelFiles;
 // "fast", "deterministic" (here the same) or "exact"; throws std::invalid_argument for anything else.
 kernels::Numerics parse_numerics(const std::string& name);
 
-// The process's threads: one pool of each size that is asked for (0: one thread per available CPU), as long
-// as a model uses it. More threads than CPUs would only be in each other's way, so models take turns instead
-// of having their own.
+// The process's threads: one pool of each size that is asked for (0: one thread per CPU that the process may
+// use), as long as a model uses it. More threads than CPUs would only be in each other's way, so models take
+// turns instead of having their own.
 std::shared_ptr<kernels::ThreadPool> shared_pool(int threads);
 
 // Throws std::invalid_argument for no tokens and ids outside the vocabulary.

@@ -4,7 +4,7 @@ set(ION_MODELS_DIR ${CMAKE_CURRENT_LIST_DIR})
 
 # Source lists are explicit: a file that is not named here is not part of the engine.
 set(ION_MODELS_SOURCES
-  cpu_decoder.cpp cpu_runner.cpp cuda_library.cpp cuda_model.cpp cuda_runner.cpp cuda_step.cpp cuda_weights.cpp
+  control_group.cpp cpu_decoder.cpp cpu_runner.cpp cuda_library.cpp cuda_model.cpp cuda_runner.cpp cuda_step.cpp cuda_weights.cpp
   e4m3.cpp file_map.cpp gguf.cpp json.cpp kv_store.cpp memory.cpp model.cpp model_config.cpp model_files.cpp
   page_guard.cpp random_model.cpp read_bandwidth.cpp runner_options.cpp safetensors.cpp tensor.cpp weight_error.cpp weights.cpp)
 list(TRANSFORM ION_MODELS_SOURCES PREPEND ${ION_MODELS_DIR}/)

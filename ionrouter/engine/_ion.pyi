@@ -10,6 +10,12 @@ from typing import Any
 def cpu_features() -> list[str]:
     """Instruction sets found at run time: ["avx2", "fma", "f16c", ...]."""
 
+def control_group_limits(root: str = "") -> dict[str, int | None]:
+    """What the process's control groups leave: "bytes" of memory, "cpus" of time; None: no limit."""
+
+def usable_cpus() -> int:
+    """CPUs that the calling thread may use: of its affinity mask, within the quota of its control groups."""
+
 def available_memory() -> int:
     """Bytes that may still be taken: free on the machine or in its control group, less what is promised."""
 

@@ -1,10 +1,9 @@
-"""How many bytes the KV cache of one model gets. Knows the machine's memory and a model's shape only."""
+"""How many bytes the KV cache of one model gets. Knows a model's shape and what is free only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ionrouter.errors import ConfigError
@@ -87,31 +86,3 @@ def choose_device_kv_bytes(
             f"free; free memory or lower max_running"
         )
     return min(share, block_bytes * -(-int(config["context_length"]) // BLOCK_TOKENS) * max_running)
-
-
-def free_memory_bytes(root: Path = Path("/")) -> int:
-    """Read what this process may still take: the kernel's estimate, and the container's limit if lower."""
-    available = _meminfo_available(root / "proc/meminfo")
-    limit = _cgroup_left(root / "sys/fs/cgroup")
-    return available if limit is None else min(available, limit)
-
-
-def _meminfo_available(path: Path) -> int:
-    for line in path.read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return int(rest.split()[0]) * 1024  # the file counts in KiB
-    raise ConfigError(f"{path}: no MemAvailable; set kv_memory")
-
-
-def _cgroup_left(folder: Path) -> int | None:
-    """Bytes left below a cgroup v2 limit; file cache counts as free, since it yields."""
-    try:
-        limit = (folder / "memory.max").read_text().strip()
-        current = int((folder / "memory.current").read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    if limit == "max":
-        return None
-    return max(0, int(limit) - current + int(stat.get("inactive_file", 0)))

@@ -16,7 +16,6 @@ from ionrouter.engine.kv_memory import (
     TooLittleMemory,
     choose_device_kv_bytes,
     choose_kv_bytes,
-    free_memory_bytes,
 )
 from ionrouter.engine.loading import EngineSettings, LoadedModel, device_of, fetch_weights, load_from
 from ionrouter.errors import ConfigError
@@ -77,7 +76,7 @@ def _chosen_kv_bytes(loaded: LoadedModel, settings: EngineSettings, neighbours: 
         settings.numerics,
         settings.max_running,
         weight_bytes=loaded.model.weight_bytes,
-        free_bytes=min(free_memory_bytes(), _ion.available_memory()),
+        free_bytes=_ion.available_memory(),
         neighbours=neighbours,
     )
 

@@ -236,7 +236,7 @@ class EndpointSpec(Offer):
         "0: no bound. Default: 1.8 on a GPU, 0 on the CPU.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default=None, description="ion: CPU threads."
+        default=None, description="ion: CPU threads; default: as many as the process has CPUs."
     )
 
 

@@ -123,7 +123,7 @@ class LocalModel:
     kv_memory_bytes: int | None = None  # None: an equal share of what the weights leave
     max_running: int = 64
     max_mixed_step_ratio: float | None = None  # None: 1.8 on a GPU, no bound on the CPU
-    threads: int | None = None  # None: all cores
+    threads: int | None = None  # None: one for each CPU that the process may use
     kv_tier_bytes: int = 0  # of the second KV tier; 0: there is none
     kv_tier_folder: str = ""  # of its file; empty: it is memory
     prefix_cache: Literal["isolate", "shared"] = "isolate"  # whether keys share cached prefixes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ionrouter.engine.kv_memory import (
@@ -11,7 +9,6 @@ from ionrouter.engine.kv_memory import (
     TooLittleMemory,
     bytes_per_token,
     choose_kv_bytes,
-    free_memory_bytes,
 )
 
 ALONE = Neighbours()
@@ -56,24 +53,3 @@ def test_a_small_model_leaves_the_machine_to_others_and_a_large_one_scales() -> 
 def test_too_little_memory_is_told_with_both_figures() -> None:
     with pytest.raises(TooLittleMemory, match=r"23592960 bytes are needed .* 400000 bytes are free"):
         choose(1_000_000)
-
-
-def write(root: Path, name: str, text: str) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def test_a_containers_limit_counts_where_it_is_lower(tmp_path: Path) -> None:
-    write(tmp_path, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
-    assert free_memory_bytes(tmp_path) == 8000 * 1024
-    write(tmp_path, "sys/fs/cgroup/memory.max", "1000000\n")
-    write(tmp_path, "sys/fs/cgroup/memory.current", "600000\n")
-    write(tmp_path, "sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 100000\n")
-    assert free_memory_bytes(tmp_path) == 500_000
-    write(tmp_path, "sys/fs/cgroup/memory.max", "max\n")
-    assert free_memory_bytes(tmp_path) == 8000 * 1024
-
-
-def test_this_machine_has_memory() -> None:
-    assert free_memory_bytes() > 1 << 20

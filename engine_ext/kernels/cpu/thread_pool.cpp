@@ -25,8 +25,7 @@ inline void pause() {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
-  const int available = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const int total = num_threads > 0 ? num_threads : available;
+  const int total = std::max(1, num_threads);
   workers_.reserve(static_cast<std::size_t>(total - 1));
   try {
     for (int i = 1; i < total; ++i) workers_.emplace_back([this] { work(); });

@@ -41,9 +41,9 @@ class FairMutex {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the calling thread; 0: one per CPU that this process may use. Throws
-  // std::system_error if threads cannot be started.
-  explicit ThreadPool(int num_threads = 0);
+  // `num_threads` counts the calling thread; less than 1 is 1. Throws std::system_error if threads cannot be
+  // started.
+  explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
