@@ -144,6 +144,11 @@ def _load_gguf(path: Path, settings: EngineSettings, device: Device) -> LoadedMo
 
     ion = _extension()
     metadata = ion.gguf_metadata(str(path))
+    if isinstance(parts := metadata.get("split.count"), int) and parts > 1:
+        raise ConfigError(
+            f"split.count: this is one of {parts} files that a GGUF file was split into; join them first "
+            f"(llama.cpp: llama-gguf-split --merge)"
+        )
 
     def load() -> Any:
         threads = settings.threads or 0

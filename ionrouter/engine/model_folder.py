@@ -17,7 +17,7 @@ def read_file(path: Path, *, required: bool = False) -> dict[str, Any]:
         value = json.loads(read_text(path))
     except FileNotFoundError:
         if required:
-            raise ConfigError(f"{path.name}: missing; the folder needs a fast tokenizer") from None
+            raise ConfigError(f"{path.name}: missing; {_wanted(path.parent)}") from None
         return {}
     except ValueError as error:
         raise ConfigError(f"{path.name}: not JSON: {error}") from error
@@ -26,6 +26,12 @@ def read_file(path: Path, *, required: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path.name}: expected an object")
     return value
+
+
+def _wanted(folder: Path) -> str:
+    if found := sorted(path.name for path in folder.glob("*.gguf")):
+        return f"of a folder with GGUF files name one: {', '.join(found)}"
+    return "a folder needs a fast tokenizer, and a GGUF file is named itself"
 
 
 def typed(values: Mapping[str, Any], key: str, kind: type, words: str, file: str = "") -> Any:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType as TensorType
 
 from ionrouter.engine.loading import EngineSettings, load_model
 from ionrouter.errors import ConfigError
 from tests.support.server import Server, running_server
+from tests.support.tiny_llama import TinyLlama, write_gguf
 from tests.support.tiny_model import write_tiny_folder, write_tiny_model
+from tests.support.tiny_tokenizer import metadata
 
 pytestmark = pytest.mark.xdist_group("broken-models")
 
@@ -189,6 +192,21 @@ def _as_fifo(folder: Path, name: str) -> Path:
     return folder
 
 
+def split_gguf(folder: Path) -> Path:
+    path, data = folder / "split_gguf.gguf", metadata() | {"split.count": 2}
+    shape = TinyLlama(vocab_size=len(data["tokenizer.ggml.tokens"]))
+    write_gguf(path, shape, shape.weights(1), TensorType.F32, **data)
+    return path
+
+
+def folder_of_gguf(folder: Path) -> Path:
+    path = folder / "folder_of_gguf"
+    path.mkdir()
+    write_tiny_model(path / "large.gguf")
+    (path / "small.gguf").symlink_to("large.gguf")
+    return path
+
+
 def little_memory(folder: Path) -> Path:
     return write_tiny_model(folder / "little_memory.gguf")
 
@@ -240,6 +258,8 @@ BROKEN = {
     fifo_template: ["fifo_template", "chat_template.jinja: this is a FIFO"],
     device_index: ["device_index", "model.safetensors.index.json: this is a device"],
     folder_generation_config: ["folder_generation_config", "generation_config.json: this is a folder"],
+    split_gguf: ["split_gguf.gguf", "split.count: this is one of 2 files", "join them first"],
+    folder_of_gguf: ["folder_of_gguf", "tokenizer.json: missing", "name one: large.gguf, small.gguf"],
     little_memory: [
         "little_memory.gguf",
         "too little memory for the KV cache: ",
