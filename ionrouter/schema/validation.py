@@ -44,8 +44,16 @@ def _deepest(first: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) ->
     within = [(names, f) for f in findings if (names := _names(f["loc"]))[: len(base)] == base]
     # Too long a list is of the right kind: what its items are to other members is beside the point.
     within = [(names, f) for names, f in within if f["type"] == "too_long"] or within
-    chosen = max((names for names, _ in within), key=len)
-    members = [f for names, f in within if names == chosen]
+    furthest = max(len(names) for names, _ in within)
+    begun: dict[tuple[Any, ...], tuple[tuple[int | str, ...], Mapping[str, Any]]] = {}
+    for names, f in within:
+        if len(names) == furthest:
+            begun.setdefault(_member(f["loc"]), (names, f))
+    # Of lists that got equally deep the one that took more items: ["a", ""] is one of texts, and not of ids.
+    chosen = max(
+        (names for names, _ in begun.values()), key=lambda names: [p for p in names if isinstance(p, int)]
+    )
+    members = [f for names, f in begun.values() if names == chosen]
     sentences = dict.fromkeys(_sentence(f) for f in members)
     return field_path(chosen), " or ".join(sentences) + _shown(members[0])
 
@@ -67,6 +75,11 @@ _MEMBERS = frozenset({"str", "int", "constrained-str", "constrained-int"})
 def _names(loc: Sequence[int | str]) -> tuple[int | str, ...]:
     """Leave out what pydantic calls the members of a union: "str", "list[Part]", "literal[...]"."""
     return tuple(p for p in loc if isinstance(p, int) or not (p in _MEMBERS or p.endswith("]")))
+
+
+def _member(loc: Sequence[int | str]) -> tuple[int | str, ...]:
+    """What pydantic calls the members of a union on the way to a fault, and those alone."""
+    return tuple(p for p in loc if not isinstance(p, int) and (p in _MEMBERS or p.endswith("]")))
 
 
 def field_path(loc: Sequence[int | str]) -> str:

@@ -48,6 +48,10 @@ def test_mixed_inputs_need_their_modalities() -> None:
         ({"input": []}, "input"),
         ({"input": [""]}, "input[0]"),
         ({"input": [[]]}, "input[0]"),
+        ({"input": ["a", "", "b"]}, "input[1]"),
+        ({"input": ["a", [1]]}, "input[1]"),
+        ({"input": [1, "a"]}, "input[1]"),
+        ({"input": [[1], [2, -3]]}, "input[1][1]"),
         ({}, "input"),
         ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "x", "dimensions": 0}, "dimensions"),
@@ -58,6 +62,11 @@ def test_refused_with_the_field(body: Any, param: str | None) -> None:
     with pytest.raises(RequestError) as refused:
         _parsed(**body)
     assert refused.value.param == param
+
+
+def test_an_empty_text_among_others_is_told_as_what_it_is() -> None:
+    with pytest.raises(RequestError, match=r'^input\[1\]: should have at least 1 character, got ""$'):
+        _parsed(input=["a", ""])
 
 
 def _answer(**options: Any) -> EmbeddingsAnswer:
