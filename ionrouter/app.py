@@ -289,6 +289,8 @@ def open_accounts(settings: Settings, database: Database, keys: KeyStore | None,
         return Accounts(None, Ledger(SpendingBook()))
     try:
         instance = claim(settings.state_dir)
+        if instance.living and not database.is_shared:
+            _log.warning("state_shared", path=str(settings.state_dir), num_servers=len(instance.living))
         with closing(database.open()) as link:
             unbooked = book_left(link, settings.state_dir, instance)
             spending = SpendingBook.load(link, day_of(time.time()))

@@ -140,6 +140,18 @@ def test_without_a_writable_state_folder_a_loopback_server_still_serves(tmp_path
         assert server.post("/api/v1/admin/reload", {}, "sk-or-v1-any")[0] == 401
 
 
+def test_a_second_server_on_one_sqlite_file_serves_and_warns_of_the_first(tmp_path: Path) -> None:
+    state = {"IONROUTER_STATE_DIR": str(tmp_path / "state")}
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    with running_server(tmp_path / "first", FAKE, env=state) as first:
+        with running_server(tmp_path / "second", FAKE, env=state) as second:
+            assert [server.chat()[0] for server in (first, second)] == [200, 200]
+            (warned,) = second.events("state_shared")
+            assert (warned["path"], warned["num_servers"]) == (state["IONROUTER_STATE_DIR"], 1)
+        assert not first.events("state_shared")
+
+
 def test_keys_guard_a_server_that_asks_for_them(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     store = KeyStore.open(SqliteFile(tmp_path / "state" / "ionrouter.db"))
