@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -20,13 +21,14 @@ from ionrouter.errors import RequestError
 from ionrouter.schema import json
 from ionrouter.schema.batches import WINDOW, WINDOW_S, Submission, result_error
 from ionrouter.schema.validation import validated
-from ionrouter.store.batches import ROWS_AT_ONCE, Batch, Line
+from ionrouter.store.batches import ROWS_AT_ONCE, Batch, Line, Which
 from ionrouter.store.database import RowFault, StoreFault
 
 _log = structlog.get_logger(__name__)
 
 MAX_LIVE = 100  # batches of one key that are not over
 PAGE, MAX_PAGE = 20, 100
+STATUSES = ("validating", "in_progress", "completed", "failed", "expired", "cancelled")  # of a list
 # What of a submission's headers each of its requests is sent with.
 KEPT_HEADERS = (
     hdrs.USER_AGENT, hdrs.REFERER, "HTTP-Referer", "X-Title", "X-OpenRouter-Title", "X-Session-Id",
@@ -77,12 +79,12 @@ def _read(body: Any, max_requests: int) -> tuple[Submission, Sequence[tuple[str,
 
 async def list_batches(request: web.Request) -> web.Response:
     """The key's own, newest first; `after` names the last one of the page before."""
-    store, after = _runner(request).store, None
+    store, after, which = _runner(request).store, None, _which(request)
     limit = _number(request, "limit", PAGE, least=1, most=MAX_PAGE)
     if name := request.query.get("after"):
         after = await _found(request, name)
     try:
-        found = await store.listed(_caller(request), after, limit + 1)
+        found = await store.listed(_caller(request), after, limit + 1, which)
     except StoreFault as fault:
         raise _unavailable() from fault
     data = [_card(batch) for batch in found[:limit]]
@@ -204,6 +206,33 @@ def _number(request: web.Request, name: str, default: int, *, least: int, most: 
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
         raise RequestError(f"{name}: should be an integer from {least} to {most}", param=name)
     return int(text)
+
+
+def _which(request: web.Request) -> Which:
+    """`status`, several times perhaps, `created_after` and `created_before`."""
+    statuses = request.query.getall("status", [])
+    for status in statuses:
+        if status not in STATUSES:
+            raise RequestError(f"status: should be one of {', '.join(STATUSES)}", param="status")
+    if "in_progress" in statuses:
+        statuses.append("cancelling")  # which OpenRouter's lists do not tell apart
+    return Which(tuple(statuses), _moment(request, "created_after"), _moment(request, "created_before"))
+
+
+def _moment(request: web.Request, name: str) -> float | None:
+    """Seconds since the epoch, or a day or moment of ISO 8601, in UTC where it names no other zone."""
+    text = request.query.get(name)
+    if not text:
+        return None
+    try:
+        if text.isascii() and text.isdigit() and len(text) <= 12:
+            return float(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise RequestError(
+            f"{name}: should be seconds since 1970 or a moment of ISO 8601", param=name
+        ) from None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _card(batch: Batch) -> dict[str, Any]:

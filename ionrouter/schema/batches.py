@@ -104,8 +104,18 @@ def result_error(status: str, answered_status: int | None, answer: Any) -> dict[
         "message": told.get("message") or f"status {answered_status}",
         "param": told.get("param"),
         "code": answered_status,
-        **({"metadata": told["metadata"]} if "metadata" in told else {}),
+        **_class_of(told, answer),
     }
+
+
+def _class_of(told: Mapping[str, Any], answer: Any) -> dict[str, Any]:
+    """`error_type` and `metadata` as they were told: each surface has the first at a place of its own."""
+    metadata = told.get("metadata")
+    places = (metadata, told, answer)
+    names = [place.get("error_type") for place in places if isinstance(place, dict)]
+    found = next((name for name in names if isinstance(name, str)), None)
+    known: dict[str, Any] = {} if found is None else {"error_type": found}
+    return known if metadata is None else {**known, "metadata": metadata}
 
 
 def used_by(answer: Any) -> tuple[int, int, float]:

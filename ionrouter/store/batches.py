@@ -61,6 +61,18 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Which:
+    """Which batches of a list are meant. Moments are seconds since the epoch, neither included."""
+
+    statuses: tuple[str, ...] = ()  # none: all
+    created_after: float | None = None
+    created_before: float | None = None
+
+
+EVERY = Which()
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One request of a batch and its answer, JSON both. `status` None: it has no answer (yet)."""
 
@@ -104,9 +116,11 @@ class BatchStore:
         """A key's batch."""
         return await self._run(lambda link: _find(link, batch_id, key_hash))
 
-    async def listed(self, key_hash: str, after: Batch | None, limit: int) -> Sequence[Batch]:
+    async def listed(
+        self, key_hash: str, after: Batch | None, limit: int, which: Which = EVERY
+    ) -> Sequence[Batch]:
         """A key's batches, newest first."""
-        return await self._run(lambda link: _listed(link, key_hash, after, limit))
+        return await self._run(lambda link: _listed(link, key_hash, after, limit, which))
 
     async def lines(self, batch_id: str, start: int, limit: int = ROWS_AT_ONCE) -> Sequence[Line]:
         """Lines from number `start` on, in order, without their bodies."""
@@ -225,17 +239,22 @@ def _find(link: Link, batch_id: str, key_hash: str) -> Batch | None:
     return Batch(*rows[0]) if rows else None
 
 
-def _listed(link: Link, key_hash: str, after: Batch | None, limit: int) -> Sequence[Batch]:
-    where: str = ""
-    values: Sequence[Any] = ()
+def _listed(link: Link, key_hash: str, after: Batch | None, limit: int, which: Which) -> Sequence[Batch]:
+    where, values = ["key_hash = ?", "status <> ?"], list[Any]([key_hash, HIDDEN])
     if after is not None:
-        where = "AND (created_at < ? OR (created_at = ? AND id < ?))"
-        values = (after.created_at, after.created_at, after.id)
+        where.append("(created_at < ? OR (created_at = ? AND id < ?))")
+        values += (after.created_at, after.created_at, after.id)
+    if which.statuses:
+        where.append(f"status IN ({', '.join('?' * len(which.statuses))})")
+        values += which.statuses
+    for sign, moment in ((">", which.created_after), ("<", which.created_before)):
+        if moment is not None:
+            where.append(f"created_at {sign} ?")
+            values.append(moment)
     sql = (
-        f"SELECT {_COLUMNS} FROM batch WHERE key_hash = ? AND status <> ? {where} "
-        "ORDER BY created_at DESC, id DESC LIMIT ?"
+        f"SELECT {_COLUMNS} FROM batch WHERE {' AND '.join(where)} ORDER BY created_at DESC, id DESC LIMIT ?"
     )
-    return [Batch(*row) for row in link.rows(sql, (key_hash, HIDDEN, *values, limit))]
+    return [Batch(*row) for row in link.rows(sql, (*values, limit))]
 
 
 def _claim(link: Link, owner: str, now: float) -> Sequence[Batch]:

@@ -198,6 +198,37 @@ def test_lists_and_results_come_in_pages(shared: Bank) -> None:
     assert server.get(f"{PATH}?limit=0", key)[0] == 400
 
 
+def test_a_list_is_of_the_wanted_states_and_times(shared: Bank) -> None:
+    server, (key, _) = shared.server, shared.make_key()
+    made = submit(server, submission(lines(1)), key)
+    created_at = ended(server, made, key)["created_at"]
+
+    def found(query: str) -> list[str]:
+        status, body = server.get(f"{PATH}?{query}", key)
+        assert status == 200, body
+        return [batch["id"] for batch in body["data"]]
+
+    assert found("status=failed&status=completed") == [made]
+    assert found("status=in_progress") == found("status=validating") == []
+    assert found(f"created_after={created_at - 1}&created_before={created_at + 2}") == [made]
+    assert found(f"created_after={created_at + 2}") == found(f"created_before={created_at - 1}") == []
+    assert found("created_after=2020-01-01") == found("created_before=2999-01-01T00:00:00Z") == [made]
+    for query in ("status=done", "created_after=soon", "created_before=-1"):
+        status, body = server.get(f"{PATH}?{query}", key)
+        assert (status, body["error"]["param"]) == (400, query.partition("=")[0])
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [("/v1/chat/completions", {}), ("/v1/messages", {"max_tokens": 1}), ("/v1/responses", {})],
+)
+def test_a_result_says_of_which_class_its_error_is(shared: Bank, endpoint: str, body: dict[str, Any]) -> None:
+    line = {"custom_id": "a", "body": {**body, "temperature": "hot"}}
+    batch_id = submit(shared.server, submission([line], endpoint=endpoint), shared.key)
+    (result,) = ended(shared.server, batch_id, shared.key)["results"]
+    assert (result["response"], result["error"]["error_type"]) == (None, "invalid_request")
+
+
 def test_a_batch_that_is_over_can_be_deleted(shared: Bank) -> None:
     server, key = shared.server, shared.key
     batch_id = submit(server, submission(), key)
