@@ -84,12 +84,7 @@ class Errand(Struct, frozen=True):
 
     def price(self, told_tier: str | None) -> Price:
         """By the level of service that the answer tells, else the one that was asked for."""
-        price = self.endpoint.price
-        return (
-            price_at_tier(price, told_tier or self.upstream.body.get("service_tier"))
-            if price.tiers
-            else price
-        )
+        return price_at_tier(self.endpoint.price, told_tier or self.upstream.body.get("service_tier"))
 
     def record(
         self,

@@ -187,13 +187,11 @@ def fit(request: InferenceRequest, endpoint: Endpoint) -> Fitted:
         body["provider"] = copied(request.gateway_fields["provider"])  # another router reads it too
     if (mark := request.gateway_fields.get(_MARK)) is not None and _caches_by_mark(endpoint):
         body[_MARK] = copied(mark)
-    if endpoint.provider.type == "litellm" and _loses_strict(body.get("tools"), _litellm_name(endpoint)):
+    if endpoint.provider.type == "litellm" and _loses_strict(
+        body.get("tools"), endpoint.provider.litellm_name
+    ):
         dropped.append("tools.strict")
     return Fitted(body, tuple(sorted(dropped)) if dropped else ())
-
-
-def _litellm_name(endpoint: Endpoint) -> str:
-    return endpoint.provider.litellm_provider or endpoint.provider.slug
 
 
 def _loses_strict(tools: Any, name: str) -> bool:
@@ -218,7 +216,7 @@ def _caches_by_mark(endpoint: Endpoint) -> bool:
     """Ask whether a mark of the whole request, which has its prompt cached, is known there."""
     if endpoint.provider.forward_provider or _MARK in endpoint.supported_parameters:
         return True
-    return endpoint.provider.type == "litellm" and _litellm_name(endpoint) == "anthropic"
+    return endpoint.provider.type == "litellm" and endpoint.provider.litellm_name == "anthropic"
 
 
 def _takes(request: InferenceRequest, endpoint: Endpoint, name: str) -> bool:

@@ -63,22 +63,22 @@ def read_cut(data: bytes) -> dict[str, Any] | None:
 def _closed(data: bytes) -> Iterator[bytes]:
     """The text with all that is open closed: as it is if it ends with a value, else before its last value."""
     brackets: list[bytes] = []
-    before = closing = b""  # what is sure, and what would close that
-    end = 0  # of the last piece
+    sure = end = 0  # ends of what is sure, and of the last piece
     is_open = False
     for piece in _PIECE.finditer(data):
         token = piece.group()
         if token.startswith(b'"'):
             is_open = piece.group(1) != b'"'
             if (comma := data.rfind(b",", end, piece.start())) >= 0:
-                before = data[:comma]
+                sure = comma
         else:
             if (closes := _CLOSING.get(token)) is not None:
                 brackets.append(closes)
             elif brackets:
                 brackets.pop()
-            before, closing = data[: piece.end()], b"".join(reversed(brackets))
+            sure = piece.end()
         end = piece.end()
+    closing = b"".join(reversed(brackets))
     if is_open:
         # Half of a character, or of what a backslash begins, is no text.
         text = data.decode("utf-8", "ignore").encode()
@@ -86,8 +86,8 @@ def _closed(data: bytes) -> Iterator[bytes]:
     elif data.rstrip().endswith((b'"', b"}", b"]")):
         yield data + closing
     elif (comma := data.rfind(b",", end)) >= 0:
-        before = data[:comma]
-    yield before + closing
+        sure = comma
+    yield data[:sure] + closing
 
 
 def _num_characters(request: UpstreamRequest, payload: dict[str, Any], errors: ErrorReader) -> int:

@@ -115,7 +115,7 @@ class LiteLLMProvider:
     async def count(self, request: UpstreamRequest) -> int | None:
         """Count a prompt's tokens as Anthropic does, by asking it; None of others and where that fails."""
         provider = request.endpoint.provider
-        if (provider.litellm_provider or provider.slug) != "anthropic":
+        if provider.litellm_name != "anthropic":
             return None
         errors = ErrorReader(provider.name, self._redact)
         try:

@@ -47,7 +47,7 @@ def build_call(request: UpstreamRequest, key: str | None) -> dict[str, Any]:
     """Build the call frame's content; the key goes here and nowhere else."""
     endpoint = request.endpoint
     provider = endpoint.provider
-    name = provider.litellm_provider or provider.slug
+    name = provider.litellm_name
     return {
         "kind": request.kind,
         "stream": request.stream and request.kind not in WHOLE_KINDS,
@@ -73,7 +73,7 @@ def _arguments(request: UpstreamRequest) -> dict[str, Any]:
     endpoint = request.endpoint
     body = with_one_length(dict(request.body), endpoint.option("max_tokens_field"))
     allowed = {name: value for name, value in body.items() if name in _ALLOWED and value is not None}
-    name = endpoint.provider.litellm_provider or endpoint.provider.slug
+    name = endpoint.provider.litellm_name
     if isinstance(messages := allowed.get("messages"), list):
         wants_content = endpoint.option("reasoning_field", _THOUGHTS.get(name)) == "reasoning_content"
         with_thoughts = _with_content if wants_content else _with_thinking
@@ -150,7 +150,7 @@ def _reasoning(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
     reasoning = body.get("reasoning")
     if not isinstance(reasoning, Mapping):
         return {}
-    if (endpoint.provider.litellm_provider or endpoint.provider.slug) == "anthropic":
+    if endpoint.provider.litellm_name == "anthropic":
         return _thinking_of(reasoning)
     if isinstance(budget := reasoning.get("max_tokens"), int):
         return {"thinking": {"type": "enabled", "budget_tokens": budget}}

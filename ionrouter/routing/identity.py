@@ -14,7 +14,7 @@ from ionrouter.routing.table import Provider
 
 def account_of(provider: Provider, key_variable: str | None) -> str:
     """Hash of (type, address, key variable, region); the address is the base URL, else litellm's name."""
-    address = provider.base_url or provider.litellm_provider or provider.slug
+    address = provider.base_url or provider.litellm_name
     return _hash(provider.type, address, key_variable or "", provider.region or "")
 
 

@@ -155,6 +155,11 @@ class Provider:
     discover: bool = False  # offer what the upstream's /models lists
     key_variables: tuple[str, ...] = ()  # environment variables named in `keys`
 
+    @property
+    def litellm_name(self) -> str:
+        """As litellm calls it."""
+        return self.litellm_provider or self.slug
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

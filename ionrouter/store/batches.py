@@ -29,7 +29,7 @@ _COLUMNS = (
     "id, key_hash, endpoint, model, headers, status, created_at, expires_at, finalized_at, error, "
     "num_requests, num_completed, num_failed, prompt_tokens, completion_tokens, cost"
 )
-_IS_LIVE = "status IN ('validating', 'in_progress', 'cancelling')"
+_IS_LIVE = f"status IN {LIVE}"
 _IS_FREE = f"{_IS_LIVE} AND (owner IS NULL OR owner = ? OR lease_until < ?)"
 _HAS_NONE = "EXISTS (SELECT 1 FROM batch_line WHERE batch_id = ? AND number = ? AND status IS NULL)"
 

@@ -186,7 +186,7 @@ def error_of(record: RequestRecord | None, status: int | None) -> str | None:
 
 def provider_name(provider: Provider) -> str:
     """A provider as the conventions call it, else its slug."""
-    return PROVIDERS.get(provider.litellm_provider or provider.slug, provider.slug)
+    return PROVIDERS.get(provider.litellm_name, provider.slug)
 
 
 def _of_body(body: Mapping[str, Any]) -> Attributes:
